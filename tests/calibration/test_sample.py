@@ -22,11 +22,16 @@ def draw(model: Any, *texts: np.ndarray, size: int = 10_000, with_hidden: bool =
     return draw_sample(model, texts, size, with_hidden=with_hidden)
 
 
+@pytest.mark.parametrize("by_sentence", [False, True])
 @pytest.mark.parametrize("body", ["lstm", "ffnn", "transformer"])
-def test_of_a_short_text_every_position_counts(body: str) -> None:
+def test_of_a_short_text_every_position_counts(body: str, by_sentence: bool) -> None:
+    """In context, or where every sentence starts afresh."""
     model, ids = small_model(body), random_ids(1500)
-    sample, whole = draw(model, ids), evaluate(model, ids)
-    assert len(sample) == whole.num_tokens == 1500
+    sample = draw_sample(model, [ids], 10_000, with_hidden=True, by_sentence=by_sentence)
+    result = evaluate(model, ids, by_sentence=by_sentence)
+    whole = result.by_sentence if by_sentence else result
+    assert whole is not None
+    assert len(sample) == result.num_tokens == 1500
     assert sample.log_z_N.mean() == pytest.approx(whole.log_z_mean, rel=1e-9)
     assert sample.log_z_N.std() == pytest.approx(whole.log_z_std, rel=1e-6)
     assert np.exp(-(sample.score_N - sample.log_z_N).mean()) == pytest.approx(whole.ppl_f, rel=1e-9)
@@ -106,18 +111,6 @@ def test_progress_goes_up_to_the_end() -> None:
     )
     assert told[-1] == (700, 700)
     assert told == sorted(told)
-
-
-@pytest.mark.parametrize("body", ["lstm", "ffnn", "transformer"])
-def test_sentences_start_afresh(body: str) -> None:
-    model, ids = small_model(body), random_ids(1500)
-    whole = evaluate(model, ids, by_sentence=True).by_sentence
-    assert whole is not None
-    sample = draw_sample(model, [ids], 2000, with_hidden=False, by_sentence=True)
-    assert len(sample) == 1500
-    assert sample.log_z_N.mean() == pytest.approx(whole.log_z_mean, rel=1e-9)
-    assert sample.log_z_N.std() == pytest.approx(whole.log_z_std, rel=1e-6)
-    assert np.exp(-(sample.score_N - sample.log_z_N).mean()) == pytest.approx(whole.ppl_f, rel=1e-9)
 
 
 @pytest.mark.parametrize("with_ends", [True, False])

@@ -27,14 +27,6 @@ def corpus(tmp_path: Path) -> Corpus:
     return small_corpus(tmp_path / "corpus")
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Give a directory for runs alone, so that whatever is left behind shows."""
-    directory = tmp_path / "place"
-    directory.mkdir()
-    return directory
-
-
 def test_it_has_the_settings_the_words_and_their_counts(place: Path, corpus: Corpus) -> None:
     run = place / "run"
     train_small(run, corpus, training=SHORT)

@@ -5,27 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from small_corpus import small_config, small_corpus
 
 from bnce import Corpus
-from bnce.runs.resuming import is_begun, remove_leftovers, remove_unbegun, settings_of_state
+from bnce.runs.resuming import is_begun, remove_unbegun, settings_of_state
 from bnce.training.plan import create_run
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
     return small_corpus(tmp_path / "corpus", num_train=1003)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Give a directory for runs alone, so that whatever is left behind shows."""
-    directory = tmp_path / "place"
-    directory.mkdir()
-    return directory
 
 
 def test_only_a_run_without_anything_to_keep_is_removed(place: Path, corpus: Corpus) -> None:
@@ -39,17 +28,6 @@ def test_only_a_run_without_anything_to_keep_is_removed(place: Path, corpus: Cor
         (run.path / name).unlink()
     remove_unbegun(run.path)
     assert list(place.iterdir()) == []
-
-
-def test_leftovers_of_a_killed_save_are_removed(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus), corpus)
-    before = sorted(run.path.iterdir())
-    for name in (".model.safetensors.123.partial", ".tmpAb12cD"):
-        (run.path / name).write_bytes(b"half")
-    (run.path / ".state-000000000004.safetensors.123.partial").mkdir()
-    (run.path / ".state-000000000004.safetensors.123.partial" / "state-000000000004.safetensors").write_bytes(b"half")
-    remove_leftovers(run.path)
-    assert sorted(run.path.iterdir()) == before
 
 
 def test_a_state_from_before_a_setting_was_there(tmp_path: Path, corpus: Corpus) -> None:

@@ -36,9 +36,10 @@ def test_gradients_accumulate(loss: str, sparse: bool) -> None:
     dense_layer = build(loss)
     for seed in (2, 3):
         drawn_alike(dense_layer, *hidden_and_targets(seed)).backward()
-    for each in (layer, dense_layer):
-        bnce.RowwiseAdagrad(each.parameters(), lr=0.1).step()
-    torch.testing.assert_close(layer.weight, dense_layer.weight)
+    for kind in (bnce.RowwiseAdagrad, bnce.RowwiseAdam):
+        for each in (layer, dense_layer):
+            kind(each.parameters(), lr=0.1).step()
+        torch.testing.assert_close(layer.weight, dense_layer.weight)
 
 
 def test_gradients_accumulate_onto_clipped_ones() -> None:
@@ -98,7 +99,9 @@ def test_a_weight_shared_with_the_embedding_gets_both_gradients(loss: str, by_ro
     embedding = nn.Embedding(V, D, sparse=by_row in ("both", "embedding"))
     embedding.weight = layer.weight
     words, targets = hidden_and_targets(3)[1], hidden_and_targets(2)[1]
-    layer(embedding(words), targets).backward()
+    start = layer(embedding(words), targets)
+    assert start.item() == pytest.approx(layer(torch.zeros_like(embedding(words)), targets).item(), rel=0.01)
+    start.backward()
     plain = build(loss)
     plain(plain.weight[words], targets).backward()
     assert layer.weight.grad is not None
@@ -239,28 +242,19 @@ def test_losses_of_plain_operations_have_second_derivatives(loss: str, sparse: b
 
 
 @pytest.mark.parametrize("loss", bnce.LOSSES.names)
-def test_a_sum_over_a_target_that_is_no_word_is_refused(loss: str) -> None:
-    hidden, targets = hidden_and_targets()
-    layer = build(loss)
-    for target in (V, -1, -100):
-        targets[1, 2] = target
-        with pytest.raises(bnce.UserError, match=f"targets hold {target}, but the layer has {V} words"):
-            layer.loss_sum(hidden, targets)
-
-
-@pytest.mark.parametrize("loss", bnce.LOSSES.names)
-@pytest.mark.parametrize("path", ["mask", "hole", "none"])
-def test_a_target_that_is_no_word_is_refused_among_positions_that_do_not_count(loss: str, path: str) -> None:
-    """-100 is one to PyTorch's own cross entropy, which would leave it out."""
+@pytest.mark.parametrize("path", ["all", "sum", "mask", "hole", "none"])
+def test_a_target_that_is_no_word_is_refused(loss: str, path: str) -> None:
+    """Also among positions that do not count; -100 is one to PyTorch's own cross entropy, which would leave it out."""
     hidden, targets = hidden_and_targets()
     mask = torch.ones_like(targets, dtype=torch.bool) if path == "mask" else None
     if path == "hole":
         targets[0, 0] = -7
     layer = build(loss, ignore_index=-7, reduction="none" if path == "none" else "mean")
-    for target in (V, -1, -100):
+    for target in (V, V + 100, -1, -100):
         targets[1, 2] = target
-        with pytest.raises(bnce.UserError, match=f"targets hold {target}, but the layer has {V} words"):
-            layer(hidden, targets, mask)
+        told = f"targets hold {target}, but the layer has {V} words: give ids from 0 to {V - 1}, or -7 for a position"
+        with pytest.raises(bnce.UserError, match=f"^{told} that does not count.$"):
+            layer.loss_sum(hidden, targets) if path == "sum" else layer(hidden, targets, mask)
 
 
 def test_the_noise_of_a_placeholder_is_never_made_up() -> None:

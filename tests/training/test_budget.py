@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,18 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from small_corpus import Watcher, small_corpus
+from run_files import metrics_of, summary_of
+from small_corpus import Watcher
 from small_training import resume_small, train_small
 
 from bnce import Corpus
 
 STEPS_AN_EPOCH = 50
 FLOOR = 0.003  # the last steps of a decay still move
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
-    return small_corpus(tmp_path / "corpus")
 
 
 @pytest.fixture
@@ -39,10 +34,6 @@ def _a_second_for_every_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 @pytest.mark.usefixtures("_a_second_for_every_step")
 def test_a_run_ends_when_its_budget_is_used(tmp_path: Path, corpus: Corpus) -> None:
     watcher, run = Watcher(), tmp_path / "run"
@@ -50,7 +41,7 @@ def test_a_run_ends_when_its_budget_is_used(tmp_path: Path, corpus: Corpus) -> N
     summary = train_small(run, corpus, observer=watcher, training=training)
     assert (summary["status"], summary["step"]) == ("finished", 80)
     assert summary["epochs"] == pytest.approx(80 / STEPS_AN_EPOCH)
-    records = read_metrics(run)
+    records = metrics_of(run)
     assert [record["step"] for record in records] == [*range(10, 81, 10)], "the end is evaluated"
     factors = [record["lr"] / 0.1 for record in records]
     assert factors == sorted(factors, reverse=True)
@@ -64,10 +55,10 @@ def test_a_run_ends_when_its_budget_is_used(tmp_path: Path, corpus: Corpus) -> N
 def test_a_resumed_run_has_what_is_left_of_its_budget(tmp_path: Path, corpus: Corpus) -> None:
     run = tmp_path / "run"
     train_small(run, corpus, training={"budget": "30 s", "evaluations_per_epoch": 50}, stop_after=10)
-    assert json.loads((run / "summary.json").read_text(encoding="utf-8"))["step"] == 10
+    assert summary_of(run)["step"] == 10
     summary = resume_small(run)
     assert (summary["status"], summary["step"]) == ("finished", 30)
-    factors = [record["lr"] / 0.1 for record in read_metrics(run)]
+    factors = [record["lr"] / 0.1 for record in metrics_of(run)]
     assert factors[10] == pytest.approx(1 - 11 / 30, abs=0.05)
     assert FLOOR <= factors[-1] < 0.06
     # A larger one goes on with a run that is finished.
@@ -79,6 +70,6 @@ def test_a_resumed_run_has_what_is_left_of_its_budget(tmp_path: Path, corpus: Co
 def test_a_part_of_an_epoch_ends_with_an_evaluation_and_the_floor(tmp_path: Path, corpus: Corpus) -> None:
     summary = train_small(tmp_path / "run", corpus, training={"epochs": 1.5})
     assert (summary["status"], summary["step"], summary["epochs"]) == ("finished", 75, 1.5)
-    records = read_metrics(tmp_path / "run")
+    records = metrics_of(tmp_path / "run")
     assert [record["step"] for record in records] == [50, 75]
     assert records[-1]["lr"] == pytest.approx(0.1 / 75)

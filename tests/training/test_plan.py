@@ -9,23 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from command import Command
-from small_corpus import Watcher, small_corpus, write_corpus
+from small_corpus import Watcher, write_corpus
 from small_training import train_small
 
 from bnce import BODIES, Corpus, UserError
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
-    return small_corpus(tmp_path / "corpus")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Give a directory for runs alone, so that whatever is left behind shows."""
-    directory = tmp_path / "place"
-    directory.mkdir()
-    return directory
 
 
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])

@@ -6,49 +6,40 @@ import json
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import happening_in_step
-from small_corpus import AT_BLANKS, small_corpus
+from run_files import metrics_of
+from small_corpus import AT_BLANKS
 from small_training import resume_small, train_small
 
 from bnce import Corpus, UserError, prepare
 
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
-    return small_corpus(tmp_path / "corpus")
+Scalars = dict[str, list[tuple[int, float]]]
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Give a directory for runs alone, so that whatever is left behind shows."""
-    directory = tmp_path / "place"
-    directory.mkdir()
-    return directory
-
-
-def read_events(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """Read a run's scalars back with TensorBoard itself."""
+def read_events(directory: Path) -> tuple[Scalars, Any]:
+    """Read scalars back with TensorBoard itself, and what it has read them with."""
     with warnings.catch_warnings():
         # Its imports warn of their dependencies' futures.
         warnings.simplefilter("ignore")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        events = EventAccumulator(str(run / "tensorboard"))
+        events = EventAccumulator(str(directory))
         events.Reload()
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    tags = events.Tags()["scalars"]
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}, events
 
 
-def read_test_events(run: Path) -> tuple[dict[str, list[tuple[int, float]]], str]:
+def scalars_of(run: Path) -> Scalars:
+    """Read the scalars of a run's training."""
+    return read_events(run / "tensorboard")[0]
+
+
+def read_test_events(run: Path) -> tuple[Scalars, str]:
     """Read the events of the test back: scalars, and the text of the worst sentences."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        events = EventAccumulator(str(run / "tensorboard" / "test"))
-        events.Reload()
-    scalars = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    scalars, events = read_events(run / "tensorboard" / "test")
     (text,) = events.Tensors("test/worst_sentences/text_summary")
     return scalars, text.tensor_proto.string_val[0].decode()
 
@@ -56,8 +47,8 @@ def read_test_events(run: Path) -> tuple[dict[str, list[tuple[int, float]]], str
 def test_tensorboard_reads_the_metrics_back(place: Path, corpus: Corpus) -> None:
     run = place / "run"
     train_small(run, corpus, training={"evaluations_per_epoch": 3})
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    events = read_events(run)
+    records = metrics_of(run)
+    events = scalars_of(run)
     assert len(records) == 6
     assert set(events) == set(records[0]) - {"step"}
     for tag, points in events.items():
@@ -102,7 +93,7 @@ def test_words_are_not_markup(place: Path, tmp_path: Path) -> None:
 
 def test_a_softmax_run_has_no_events_with_the_constant(place: Path, corpus: Corpus) -> None:
     train_small(place / "run", corpus, loss={"name": "softmax"})
-    events = read_events(place / "run")
+    events = scalars_of(place / "run")
     assert "ppl_n" not in events
     assert "ppl_f" in events
 
@@ -113,7 +104,7 @@ def test_events_beyond_a_resumed_step_are_hidden(place: Path, corpus: Corpus) ->
     # As if it had been killed after step 90: the evaluation at 100 is made again.
     max(run.glob("state-*.safetensors")).unlink()
     resume_small(run)
-    assert [step for step, _ in read_events(run)["ppl_f"]] == list(range(10, 101, 10))
+    assert [step for step, _ in scalars_of(run)["ppl_f"]] == list(range(10, 101, 10))
 
 
 def test_the_writer_is_closed_when_training_fails(place: Path, corpus: Corpus) -> None:
@@ -122,5 +113,5 @@ def test_the_writer_is_closed_when_training_fails(place: Path, corpus: Corpus) -
 
     with pytest.raises(UserError, match="enough"), happening_in_step(51, fail):
         train_small(place / "run", corpus)
-    ((step, _),) = read_events(place / "run")["ppl_f"]
+    ((step, _),) = scalars_of(place / "run")["ppl_f"]
     assert step == 50

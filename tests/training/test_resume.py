@@ -8,7 +8,6 @@ import math
 import re
 import shlex
 import signal
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from command import Command, ctrl_c_after_step, run_command
+from command import Command, ctrl_c_after_step, run_command, settings
 from kill_itself import killed_in
+from run_files import metrics_of, settings_of, states_of, summary_of
 from safetensors import safe_open
 from safetensors.torch import load_file
 from small_corpus import Watcher, random_ids, small_corpus, write_corpus
@@ -54,20 +54,8 @@ def unbroken_of(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
     return make
 
 
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def all_metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 def metrics(run: Path) -> list[dict[str, Any]]:
-    return [{key: value for key, value in record.items() if key not in OF_THE_MACHINE} for record in all_metrics(run)]
-
-
-def states(run: Path) -> list[Path]:
-    return sorted(run.glob("state-*.safetensors"))
+    return [{key: value for key, value in record.items() if key not in OF_THE_MACHINE} for record in metrics_of(run)]
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -76,7 +64,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def newest_state(run: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    newest = states(run)[-1]
+    newest = states_of(run)[-1]
     record = json.loads(read_metadata(newest)["record"])
     return load_file(newest), {key: value for key, value in record.items() if key not in STATE_OF_THE_MACHINE}
 
@@ -90,7 +78,7 @@ def assert_the_same_to_the_bit(run: Path, unbroken: Path) -> None:
     our_state, their_state = newest_state(run), newest_state(unbroken)
     kinds = {name.partition(".")[0] for name in our_state[0]}
     assert {"model", "random"} <= kinds
-    optimiser = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))["optimiser"]
+    optimiser = settings_of(run)["optimiser"]
     assert ("optimiser" in kinds) == (optimiser["name"] != "sgd")
     assert bits(our_state[0]) == bits(their_state[0])
     assert our_state[1] == their_state[1]
@@ -114,8 +102,9 @@ def train_in_pieces(
             train_small(run, corpus, observer=watcher, stop_after=step, **sections)
         else:
             resume_small(run, observer=watcher, stop_after=step - before)
-        assert read_json(run / "summary.json")["status"] == "stopped"
-        assert (run / f"state-{step:012d}.safetensors").exists()
+        assert (summary_of(run)["status"], summary_of(run)["step"]) == ("stopped", step)
+        assert states_of(run)[-1].name == f"state-{step:012d}.safetensors"
+        assert not (run / "evaluation.json").exists()
         between(run)
         before = step
     torch.manual_seed(12345)
@@ -157,7 +146,7 @@ def test_a_torn_state_falls_back_to_the_one_before(tmp_path: Path, corpus: Corpu
     sections = {**RANDOM, "training": {"evaluations_per_epoch": 3}}
 
     def tear(run: Path) -> None:
-        newest = states(run)[-1]
+        newest = states_of(run)[-1]
         newest.write_bytes(newest.read_bytes()[:-100])
 
     # State 9 was saved before an evaluation, which is not made again; the one at 17 is beyond it, and is.
@@ -179,7 +168,7 @@ def worsening(tmp_path: Path) -> Corpus:
 def test_the_best_model_stays_the_best(tmp_path: Path, worsening: Corpus) -> None:
     run = tmp_path / "run"
     train_in_pieces(run, worsening, [20], {"training": {"evaluations_per_epoch": 3}})
-    perplexities = {record["step"]: record["ppl_f"] for record in all_metrics(run)}
+    perplexities = {record["step"]: record["ppl_f"] for record in metrics_of(run)}
     assert list(perplexities) == [9, 17, 25, 34, 42, 50]
     best = min(perplexities, key=perplexities.__getitem__)
     assert best < 20
@@ -221,7 +210,7 @@ def test_stopped_while_it_evaluates(
     due = [9, 17, 25, 34, 42, 50] if split == "valid" else []
     assert [record["step"] for record in watcher.records] == ([] if due else [9, 17, 25, 34, 42, 50])
     assert newest_state(broken)[1]["step"] == (9 if due else 50)
-    assert read_json(broken / "summary.json")["status"] == "stopped"
+    assert summary_of(broken)["status"] == "stopped"
     again = Watcher()
     assert resume_small(broken, observer=again)["status"] == "finished"
     assert [record["step"] for record in again.records] == due
@@ -247,19 +236,13 @@ def test_an_evaluation_counts_that_is_no_longer_due(tmp_path: Path, worsening: C
         train_small(run, worsening, training={"evaluations_per_epoch": 5, "epochs": 1})
 
     assert killed_in(train, torch.Tensor, "backward", lambda *_: next(steps) == 6)
-    (first,) = all_metrics(run)
+    (first,) = metrics_of(run)
     record = newest_state(run)[1]
     assert (first["step"], record["step"], record["best_step"]) == (5, 5, 0)
     summary = resume_small(run, training={"evaluations_per_epoch": 1})
-    assert [record["step"] for record in all_metrics(run)] == [5, 25]
+    assert [record["step"] for record in metrics_of(run)] == [5, 25]
     assert summary["best_step"] == 5
     assert read_metadata(run / "model.safetensors")["step"] == "5"
-
-
-def test_the_validation_text_may_not_change(tmp_path: Path, corpus: Corpus) -> None:
-    train_small(tmp_path / "run", corpus)
-    with pytest.raises(UserError, match=r"training.max_valid_tokens 0, not 100"):
-        resume_small(tmp_path / "run", training={"max_valid_tokens": 100})
 
 
 @pytest.mark.parametrize("at_step", [0, 15, 25])
@@ -268,7 +251,7 @@ def test_stopped_in_the_middle_of_a_step(tmp_path: Path, corpus: Corpus, unbroke
     broken = tmp_path / "broken"
     train_small(broken, corpus, stop_after=at_step, **RANDOM)
     assert newest_state(broken)[1]["step"] == at_step
-    assert read_json(broken / "summary.json")["status"] == "stopped"
+    assert summary_of(broken)["status"] == "stopped"
     resume_small(broken)
     assert_the_same_to_the_bit(broken, unbroken_of(corpus, RANDOM))
 
@@ -276,7 +259,7 @@ def test_stopped_in_the_middle_of_a_step(tmp_path: Path, corpus: Corpus, unbroke
 def test_the_state_is_saved_before_an_evaluation(tmp_path: Path, corpus: Corpus) -> None:
     class Looker(Watcher):
         def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
-            found.extend(path.name for path in states(tmp_path / "run"))
+            found.extend(path.name for path in states_of(tmp_path / "run"))
             raise ZeroDivisionError
 
     found: list[str] = []
@@ -285,18 +268,14 @@ def test_the_state_is_saved_before_an_evaluation(tmp_path: Path, corpus: Corpus)
     assert found == ["state-000000000025.safetensors"]
 
 
-def test_ctrl_c_in_python_is_what_it_always_is(tmp_path: Path, corpus: Corpus) -> None:
-    """It raises KeyboardInterrupt, but only when the run is saved."""
-    train_small(tmp_path / "run", corpus, stop_after=3)
-    assert [path.name for path in states(tmp_path / "run")] == ["state-000000000003.safetensors"]
-    assert read_json(tmp_path / "run" / "summary.json")["status"] == "stopped"
-
-
 def test_leftovers_of_a_killed_save_are_cleared(tmp_path: Path, corpus: Corpus) -> None:
     run = tmp_path / "run"
 
     def leave(run: Path) -> None:
-        (run / ".state-000000000004.safetensors.77.partial").write_bytes(b"half")
+        for name in (".model.safetensors.123.partial", ".tmpAb12cD"):
+            (run / name).write_bytes(b"half")
+        (run / ".state-000000000004.safetensors.123.partial").mkdir()
+        (run / ".state-000000000004.safetensors.123.partial" / "state-000000000004.safetensors").write_bytes(b"half")
 
     train_in_pieces(run, corpus, [3], {}, leave)
     assert list(run.glob(".*")) == []
@@ -304,7 +283,7 @@ def test_leftovers_of_a_killed_save_are_cleared(tmp_path: Path, corpus: Corpus) 
 
 def test_no_state_is_whole(tmp_path: Path, corpus: Corpus) -> None:
     train_small(tmp_path / "run", corpus, stop_after=1)
-    for path in states(tmp_path / "run"):
+    for path in states_of(tmp_path / "run"):
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"has no checkpoint to resume from.*is incomplete"):
         resume_small(tmp_path / "run")
@@ -314,7 +293,7 @@ def test_a_run_with_figures_and_no_state_is_left_alone(tmp_path: Path, corpus: C
     """To begin it anew would take away its figures and its best model."""
     run, settings = tmp_path / "run", {"evaluations_per_epoch": 3, "checkpoint_seconds": math.inf}
     train_small(run, corpus, training=settings, stop_after=9)
-    for path in states(run):  # as if it had been killed
+    for path in states_of(run):  # as if it had been killed
         path.unlink()
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=r"has figures up to step 9 but no state to resume from .* is inf"):
@@ -333,16 +312,16 @@ def test_what_may_change_is_changed_and_written_down(tmp_path: Path, corpus: Cor
         {"step": 1, "setting": "training.epochs", "from": 2, "to": 3},
         {"step": 1, "setting": "training.evaluations_per_epoch", "from": 1, "to": 2},
     ]
-    assert read_json(run / "summary.json")["changes"] == changes
+    assert summary_of(run)["changes"] == changes
     assert "From step 1 on, optimiser.learning_rate is 0.025 instead of 0.1." in watcher.sentences
     # From now on these are the run's settings.
-    config = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
-    for table, settings in more.items():
-        assert config[table].items() >= settings.items()
+    config = settings_of(run)
+    for table, changed in more.items():
+        assert config[table].items() >= changed.items()
     summary = resume_small(run)
     assert (summary["status"], summary["step"], summary["changes"]) == ("finished", 75, changes)
-    assert [record["step"] for record in all_metrics(run)] == [13, 25, 38, 50, 63, 75]
-    assert all_metrics(run)[0]["lr"] == pytest.approx(0.025 * (1 - 12 / 75))
+    assert [record["step"] for record in metrics_of(run)] == [13, 25, 38, 50, 63, 75]
+    assert metrics_of(run)[0]["lr"] == pytest.approx(0.025 * (1 - 12 / 75))
     # A run that is finished goes on for more epochs.
     summary = resume_small(run, training={"epochs": 4})
     assert summary["step"] == 100
@@ -355,6 +334,8 @@ def test_what_may_not_change_is_named(tmp_path: Path, corpus: Corpus) -> None:
     before = (run / "config.toml").read_bytes()
     with pytest.raises(UserError, match=r"settings \(loss.log_z 9.0, not 7.0, training.batch_size 8, not 4\), which"):
         resume_small(run, training={"batch_size": 4, "epochs": 3}, loss={"log_z": 7.0})
+    with pytest.raises(UserError, match=r"training.max_valid_tokens 0, not 100"):
+        resume_small(run, training={"max_valid_tokens": 100})
     assert (run / "config.toml").read_bytes() == before
 
 
@@ -366,14 +347,14 @@ def test_damaged_metrics_do_not_stop_a_resume(tmp_path: Path, corpus: Corpus, li
     (run / "metrics.jsonl").write_bytes(b"\n".join([line, second, b""]))
     watcher = Watcher()
     assert resume_small(run, observer=watcher)["status"] == "finished"
-    assert [record["step"] for record in all_metrics(run)] == [17, 25, 34, 42, 50]
+    assert [record["step"] for record in metrics_of(run)] == [17, 25, 34, 42, 50]
     assert f"Damaged lines in '{run / 'metrics.jsonl'}' were skipped: 1." in watcher.sentences
 
 
 def test_a_run_stopped_before_its_first_state_starts(tmp_path: Path, corpus: Corpus) -> None:
     train_small(tmp_path / "whole", corpus)
     train_small(tmp_path / "killed", corpus, stop_after=0)
-    for path in states(tmp_path / "killed"):
+    for path in states_of(tmp_path / "killed"):
         path.unlink()
     resume_small(tmp_path / "killed")
     found, expected = (load_file(tmp_path / name / "model.safetensors") for name in ("killed", "whole"))
@@ -384,9 +365,9 @@ def test_the_state_of_another_run_is_refused(tmp_path: Path, corpus: Corpus) -> 
     one, other = tmp_path / "run-1", tmp_path / "run-2"
     train_small(one, corpus, training={"seed": 1}, stop_after=1)
     train_small(other, corpus, training={"seed": 2}, stop_after=0)
-    for path in states(other):
+    for path in states_of(other):
         path.unlink()
-    (state,) = states(one)
+    (state,) = states_of(one)
     state.rename(other / state.name)
     with pytest.raises(UserError, match="belongs to another run"):
         resume_small(other)
@@ -394,28 +375,14 @@ def test_the_state_of_another_run_is_refused(tmp_path: Path, corpus: Corpus) -> 
 
 # From here on with processes, as a person has them.
 
-SETTINGS = [
-    "model.embedding_size=6",
-    "model.hidden_size=8",
-    "model.bottleneck_size=7",
-    "model.dropout=0.2",
-    "loss.num_noise=4",
-    "optimiser.warmup_steps=5",
-    "training.batch_size=8",
-    "training.num_steps=5",
-    "training.epochs=4",
-    "training.evaluations_per_epoch=1",
-    "training.checkpoint_seconds=0.05",
-]
+CHANGES = ("model.dropout=0.2", "loss.num_noise=4", "training.epochs=4", "training.evaluations_per_epoch=1")
 NUM_STEPS = 4 * 25
 
 
 def command(corpus: Corpus, out: Path) -> list[str]:
-    arguments = ["train", "wiki", "--model", "relu-lstm", "--loss", "snce", "--corpus", str(corpus.directory)]
-    arguments += ["--out", str(out), "--device", "cpu"]
-    for setting in SETTINGS:
-        arguments += ["--set", setting]
-    return arguments
+    options = ["--corpus", str(corpus.directory), "--out", str(out), "--device", "cpu"]
+    kinds = ["--model", "relu-lstm", "--loss", "snce"]
+    return ["train", "wiki", *kinds, *options, *settings(*CHANGES, "training.checkpoint_seconds=0.05")]
 
 
 @pytest.fixture(scope="module")
@@ -432,12 +399,12 @@ def test_killed_and_resumed(tmp_path: Path, corpus: Corpus, unbroken: Path) -> N
 
     def is_late(*_: Any) -> bool:
         """Past the evaluation at step 25, so that there are metrics to keep, and the one at step 50, with its state."""
-        return any(path.name >= "state-000000000050" for path in states(out))
+        return any(path.name >= "state-000000000050" for path in states_of(out))
 
     assert killed_in(lambda: run_command(*words), safetensors.torch, "serialize_file", is_late)
     _, record = newest_state(out)
     assert 25 < record["step"] < NUM_STEPS
-    assert read_json(out / "summary.json")["status"] == "running"
+    assert summary_of(out)["status"] == "running"
     run_command(*words, "--resume")
     assert_the_same_to_the_bit(out, unbroken)
 
@@ -453,7 +420,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(bnce: Command, tmp_path: Path, corpu
     )
     assert told is not None
     assert newest_state(out)[1]["step"] == int(told[1]) == 60
-    assert read_json(out / "summary.json")["status"] == "stopped"
+    assert summary_of(out)["status"] == "stopped"
     # What it says to type works as it stands.
     run_command(*shlex.split(told[2]))
     assert_the_same_to_the_bit(out, unbroken)

@@ -12,29 +12,13 @@ import numpy as np
 import pytest
 import torch
 from command import Command, ctrl_c_after_step, happening_in_step
+from run_files import metrics_of, summary_of
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from small_corpus import VOCAB_SIZE, Watcher, random_ids, small_corpus, write_corpus
 from small_training import RECIPE, resume_small, train_small
 
 from bnce import Corpus, UserError, evaluate
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
-    return small_corpus(tmp_path / "corpus")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Give a directory for runs alone, so that whatever is left behind shows."""
-    directory = tmp_path / "place"
-    directory.mkdir()
-    return directory
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("loss", ["softmax", "snce", "bnce", "chunk-bnce"])
@@ -49,7 +33,7 @@ def test_training_on_a_part_is_training_on_a_corpus_that_is_that_part(place: Pat
         drawn = {"name": loss, "num_noise": 5 * (loss == "snce")}
         train_small(place / name, corpus, loss=drawn, training=settings)
         models.append(load_file(place / name / "model.safetensors"))
-        figures.append(read_json(place / name / "evaluation.json"))
+        figures.append((place / name / "evaluation.json").read_text())
     assert figures[0] == figures[1]
     assert all(np.array_equal(tensor, models[1][name]) for name, tensor in models[0].items())
 
@@ -69,7 +53,7 @@ def test_a_run_leaves_what_its_directory_promises(place: Path, corpus: Corpus) -
         "evaluation.json", "model.safetensors", "state-000000000050.safetensors", "state-000000000100.safetensors",
         "spelling.safetensors", "tensorboard",
     }  # fmt: skip
-    assert read_json(run / "summary.json").items() <= summary.items()
+    assert summary_of(run).items() <= summary.items()
     assert summary["status"] == "finished"
     assert (summary["step"], summary["tokens"], summary["epochs"]) == (100, 4000, 2.0)
     tensors = load_file(run / "model.safetensors")
@@ -78,30 +62,15 @@ def test_a_run_leaves_what_its_directory_promises(place: Path, corpus: Corpus) -
     assert (summary["vocab_size"], summary["vocabulary_digest"]) == (30, corpus.vocabulary.digest)
     assert summary["seed"] == 1
     assert summary["words_per_second"] == pytest.approx(4000 / summary["train_seconds"])
-    found = read_json(run / "evaluation.json")
+    found = json.loads((run / "evaluation.json").read_text())
     result = evaluate(run, device="cpu", by_sentence=False).to_dict()
     assert found == {"split": "test", **result}
     assert [record["step"] for record in watcher.records] == [50, 100]
 
 
-def test_equal_runs_leave_equal_bytes(place: Path, corpus: Corpus) -> None:
-    models = []
-    for name in ("first", "second"):
-        train_small(place / name, corpus)
-        models.append((place / name / "model.safetensors").read_bytes())
-    assert models[0] == models[1]
-
-
 def test_a_corpus_may_have_no_test_split(tmp_path: Path, place: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", {"train": random_ids(400), "valid": random_ids(50)})
     assert train_small(place / "run", corpus)["status"] == "finished"
-    assert not (place / "run" / "evaluation.json").exists()
-
-
-def test_a_stopped_run_says_so(place: Path, corpus: Corpus) -> None:
-    train_small(place / "run", corpus, stop_after=1)
-    summary = read_json(place / "run" / "summary.json")
-    assert (summary["status"], summary["step"]) == ("stopped", 1)
     assert not (place / "run" / "evaluation.json").exists()
 
 
@@ -164,17 +133,13 @@ class TestFullDisk:
             assert len(watcher.records) == 2
 
 
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 STANDSTILL = {"learning_rate": 1e-30, "body_learning_rate": 1e-30}
 
 
 def test_a_run_that_ends_early_is_finished(corpus: Corpus, place: Path) -> None:
     watcher, run = Watcher(), place / "run"
     summary = train_small(run, corpus, observer=watcher, optimiser=STANDSTILL, training={"epochs": 9, "stop_after": 1})
-    lowest = read_metrics(run)[0]["ppl_f"]
+    lowest = metrics_of(run)[0]["ppl_f"]
     told = f": 1 evaluation in a row found no validation PPLf below {lowest:.5g} "
     assert any(told in sentence for sentence in watcher.sentences)
     assert {key: summary[key] for key in ("status", "step", "best_step", "epochs", "stopped_early")} == {
@@ -188,7 +153,7 @@ def test_the_best_model_is_tested_and_not_the_last(tmp_path: Path, place: Path) 
     shuffled = {name: np.random.default_rng(1).permutation(random_ids(600)) for name in ("valid", "test")}
     corpus = write_corpus(tmp_path / "corpus", {"train": random_ids(2003), **shuffled})
     summary = train_small(place / "run", corpus)
-    first, last = read_metrics(place / "run")
+    first, last = metrics_of(place / "run")
     assert first["ppl_f"] < last["ppl_f"]
     assert summary["best_step"] == 50
     assert summary["test"]["ppl_f"] == first["ppl_f"], "the same text"
@@ -199,7 +164,7 @@ def test_while_it_runs_a_run_claims_no_speed(place: Path, corpus: Corpus) -> Non
 
     class Reader(Watcher):
         def advanced(self, **_: Any) -> None:
-            seen.append(read_json(place / "run" / "summary.json"))
+            seen.append(summary_of(place / "run"))
 
     seen: list[Any] = []
     train_small(place / "run", corpus, observer=Reader(), training={"epochs": 0.2})
@@ -223,14 +188,14 @@ def test_what_broke_a_run_off_is_in_its_summary(place: Path, corpus: Corpus, err
     kind = UserError if isinstance(error, torch.OutOfMemoryError) else type(error)
     with pytest.raises(kind, match=told), happening_in_step(60, fail):
         train_small(place / "run", corpus)
-    summary = read_json(place / "run" / "summary.json")
+    summary = summary_of(place / "run")
     assert (summary["status"], summary["words_per_second"]) == ("failed", None)
 
 
 def test_that_it_diverged_is_in_its_summary(place: Path, corpus: Corpus) -> None:
     with pytest.raises(UserError, match="is no longer finite"):
         train_small(place / "run", corpus, optimiser={"learning_rate": 1e38, "clip_norm": 1e6})
-    summary = read_json(place / "run" / "summary.json")
+    summary = summary_of(place / "run")
     assert (summary["status"], summary["words_per_second"]) == ("diverged", None)
 
 
@@ -273,7 +238,7 @@ def test_memory_that_is_full_in_the_test_is_explained_too(place: Path, corpus: C
 
     with pytest.raises(UserError, match="The GPU's memory is full"):
         train_small(place / "run", corpus, observer=Full())
-    assert read_json(place / "run" / "summary.json")["status"] == "failed"
+    assert summary_of(place / "run")["status"] == "failed"
 
 
 def test_figures_of_a_model_that_is_trained_anew_are_dropped(place: Path, corpus: Corpus) -> None:
@@ -290,7 +255,7 @@ def test_figures_of_a_model_that_is_trained_anew_are_dropped(place: Path, corpus
 def test_a_run_of_two_devices_names_both(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """A speed of the one and the other is not compared with that of either."""
     train_small(place / "run", corpus, stop_after=1)
-    before = read_json(place / "run" / "summary.json")["device"]
+    before = summary_of(place / "run")["device"]
     monkeypatch.setattr("bnce.training.trainer.describe_device", lambda _: "A faster one")
     watcher = Watcher()
     summary = resume_small(place / "run", observer=watcher)
@@ -305,5 +270,5 @@ def test_a_resumed_run_keeps_the_command_that_made_it(bnce: Command, place: Path
     with ctrl_c_after_step(1):
         assert bnce(*words).status == 130
     bnce("train", "--resume", "--out", place / "run")
-    summary = read_json(place / "run" / "summary.json")
+    summary = summary_of(place / "run")
     assert (summary["status"], summary["command"]) == ("finished", shlex.join(["bnce", *map(str, words)]))

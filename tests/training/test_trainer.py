@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import Watcher, random_ids, small_config, small_corpus, small_model, write_corpus
+from small_corpus import Watcher, random_ids, small_config, small_model, write_corpus
 from torch import Tensor
 
 from bnce import Corpus, UserError
@@ -37,6 +37,7 @@ from bnce.training.step import TrainingStep
 from bnce.training.trainer import Trainer
 
 CPU = torch.device("cpu")
+MakeTrainer = Callable[..., Trainer]
 METRICS = (
     "step epoch tokens seconds words_per_second loss ppl_n ppl_f log_z_mean log_z_std lr grad_norm peak_memory_bytes"
 )
@@ -47,18 +48,15 @@ STEPS_AN_EPOCH = 50
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
-    return small_corpus(tmp_path / "corpus")
+def make_trainer(tmp_path: Path, corpus: Corpus) -> MakeTrainer:
+    """Give a maker of trainers, each of a run of its own."""
+    numbers = itertools.count()
 
+    def make(**sections: dict[str, Any]) -> Trainer:
+        run = RunDirectory.create(tmp_path / f"run-{next(numbers)}", small_config(corpus, **sections), corpus)
+        return Trainer(run, corpus, CPU, Watcher())
 
-@pytest.fixture
-def names(tmp_path: Path) -> Iterator[Path]:
-    return (tmp_path / f"run-{number}" for number in range(100))
-
-
-def make_trainer(names: Iterator[Path], corpus: Corpus, **sections: dict[str, Any]) -> Trainer:
-    run = RunDirectory.create(next(names), small_config(corpus, **sections), corpus)
-    return Trainer(run, corpus, CPU, Watcher())
+    return make
 
 
 def learned(trainer: Trainer) -> list[dict[str, Any]]:
@@ -132,9 +130,9 @@ class TestOneStep:
 
 
 class TestNumbers:
-    def test_the_same_seed_gives_the_same_numbers(self, corpus: Corpus, names: Iterator[Path]) -> None:
+    def test_the_same_seed_gives_the_same_numbers(self, corpus: Corpus, make_trainer: MakeTrainer) -> None:
         sections = {"model": {"dropout": 0.2}, "loss": {"name": "snce", "num_noise": 4}}
-        first, second = (make_trainer(names, corpus, **sections) for _ in range(2))
+        first, second = (make_trainer(**sections) for _ in range(2))
         assert first.train()
         # Whatever else used random numbers in between.
         torch.rand(7)
@@ -143,15 +141,15 @@ class TestNumbers:
         assert learned(first) == learned(second)
         ours, theirs = first.model.state_dict(), second.model.state_dict()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-        third = make_trainer(names, corpus, **sections, training={"seed": 2})
+        third = make_trainer(**sections, training={"seed": 2})
         assert third.train()
         assert learned(third) != learned(first)
 
-    def test_saving_and_measuring_change_no_number(self, corpus: Corpus, names: Iterator[Path]) -> None:
+    def test_saving_and_measuring_change_no_number(self, corpus: Corpus, make_trainer: MakeTrainer) -> None:
         sections = {"model": {"dropout": 0.2}, "loss": {"name": "snce", "num_noise": 4}}
         often_saved = {"checkpoint_seconds": 1e-9, "evaluations_per_epoch": 5, "max_train_tokens": 400}
-        rare = make_trainer(names, corpus, **sections, training={"max_train_tokens": 400})
-        often = make_trainer(names, corpus, **sections, training=often_saved)
+        rare = make_trainer(**sections, training={"max_train_tokens": 400})
+        often = make_trainer(**sections, training=often_saved)
         rare = Trainer(rare.run, corpus, CPU, Watcher())
         assert rare.train()
         often = Trainer(often.run, corpus, CPU, Watcher())
@@ -159,51 +157,32 @@ class TestNumbers:
         assert read_metrics(rare.run.path).records[-1]["ppl_f"] == read_metrics(often.run.path).records[-1]["ppl_f"]
 
     @pytest.mark.parametrize("optimiser", [{"name": "rowwise"}, {"name": "rowwise-adam", "learning_rate": 0.02}])
-    @pytest.mark.parametrize("loss", ["bnce", "softmax"])
-    def test_it_learns(self, corpus: Corpus, names: Iterator[Path], optimiser: dict[str, Any], loss: str) -> None:
-        trainer = make_trainer(names, corpus, optimiser=optimiser, loss={"name": loss})
+    @pytest.mark.parametrize("loss", ["bnce", "softmax", "nce"])
+    def test_it_learns(self, corpus: Corpus, make_trainer: MakeTrainer, optimiser: dict[str, Any], loss: str) -> None:
+        trainer = make_trainer(optimiser=optimiser, loss={"name": loss, "num_noise": 3 * (loss == "nce")})
         before = evaluate(trainer.model, corpus.split("valid")).ppl_f
         assert trainer.train()
         assert read_metrics(trainer.run.path).records[-1]["ppl_f"] < 0.9 * before
 
     @pytest.mark.parametrize("loss", ["bnce", "softmax"])
-    def test_row_wise_adam_steps_alike_by_streams_and_by_tokens(
-        self, corpus: Corpus, names: Iterator[Path], loss: str
-    ) -> None:
+    def test_row_wise_adam_steps_alike_by_streams_and_by_tokens(self, make_trainer: MakeTrainer, loss: str) -> None:
         """It divides the size of the gradient out."""
         models = []
         for gradient in ("streams", "tokens"):
             optimiser = {"name": "rowwise-adam", "gradient": gradient, "eps": 1e-20, "learning_rate": 0.01}
             optimiser |= {"body_learning_rate": 1e-30}  # Adam's own epsilon would show
             trainer = make_trainer(
-                names, corpus, optimiser=optimiser, loss={"name": loss}, training={"max_train_tokens": 81, "epochs": 1}
+                optimiser=optimiser, loss={"name": loss}, training={"max_train_tokens": 81, "epochs": 1}
             )
             assert trainer.train()
             models.append(trainer.model)
         for found, expected in zip(*(model.parameters() for model in models), strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
-    def test_every_model_and_loss_trains(self, corpus: Corpus, names: Iterator[Path]) -> None:
-        losses = {"softmax": 0, "nce": 3, "snce": 3, "bnce": 0}
-        pairs = [("rnn", "nce"), ("relu-rnn", "snce"), ("lstm", "softmax"), ("relu-lstm", "bnce"), ("ffnn", "softmax")]
-        for model, loss in pairs:
-            trainer = make_trainer(
-                names,
-                corpus,
-                model={"name": model},
-                loss={"name": loss, "num_noise": losses[loss]},
-                optimiser={"name": "sgd", "gradient": "streams", "schedule": "halve"},
-                training={"max_train_tokens": 200, "epochs": 1},
-            )
-            assert trainer.train()
-            (record,) = read_metrics(trainer.run.path).records
-            assert math.isfinite(record["loss"])
-            assert (record["ppl_n"] is None) == (loss == "softmax")
-
 
 class TestStreamsAndState:
     def test_the_state_goes_on_within_an_epoch_and_starts_anew_with_it(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+        self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         given, returned = [], []
 
@@ -215,7 +194,7 @@ class TestStreamsAndState:
             returned.append(step.state[0].clone())
 
         monkeypatch.setattr(TrainingStep, "_run", spy)
-        assert make_trainer(names, corpus).train()
+        assert make_trainer().train()
         assert len(given) == 2 * STEPS_AN_EPOCH
         for index, state in enumerate(given):
             if index % STEPS_AN_EPOCH == 0:
@@ -223,28 +202,20 @@ class TestStreamsAndState:
             else:
                 assert torch.equal(state, returned[index - 1])
 
-    def test_every_token_of_every_epoch(self, corpus: Corpus, names: Iterator[Path]) -> None:
-        trainer = make_trainer(names, corpus)
+    def test_every_token_of_every_epoch(self, make_trainer: MakeTrainer) -> None:
+        trainer = make_trainer()
         assert trainer.total_steps == 2 * STEPS_AN_EPOCH
         trainer.train()
         assert trainer.progress.tokens == 4000
         assert trainer.observer.tokens == list(range(40, 4001, 40))
 
-    def test_limits_on_the_text(self, corpus: Corpus, names: Iterator[Path]) -> None:
-        trainer = make_trainer(names, corpus, training={"max_train_tokens": 400, "max_valid_tokens": 33})
+    def test_limits_on_the_text(self, corpus: Corpus, make_trainer: MakeTrainer) -> None:
+        trainer = make_trainer(training={"max_train_tokens": 400, "max_valid_tokens": 33})
         assert trainer.config.training.epochs * trainer.streams.num_tokens == 800
         assert trainer.valid_ids.tolist() == corpus.split("valid")[:33].tolist()
 
-    def test_a_corpus_with_another_text_is_refused(self, tmp_path: Path, corpus: Corpus, names: Iterator[Path]) -> None:
-        trainer = make_trainer(names, corpus)
-        ids = corpus.split("train").copy()
-        ids[ids == 5] = 6
-        other = write_corpus(tmp_path / "other", {"train": ids, "valid": corpus.split("valid")})
-        with pytest.raises(UserError, match=r"has another training text than the run"):
-            Trainer(trainer.run, other, CPU, Watcher())
-
-    def test_a_corpus_with_other_words_is_refused(self, tmp_path: Path, corpus: Corpus, names: Iterator[Path]) -> None:
-        run = make_trainer(names, corpus).run
+    def test_a_corpus_with_other_words_is_refused(self, tmp_path: Path, make_trainer: MakeTrainer) -> None:
+        run = make_trainer().run
         other = write_corpus(tmp_path / "other", {"train": random_ids(500, 29), "valid": random_ids(9, 29)}, 29)
         with pytest.raises(UserError, match="has another vocabulary"):
             Trainer(run, other, CPU, Watcher())
@@ -255,20 +226,15 @@ class TestEvaluations:
         ("per_epoch", "steps"), [(1, [10, 20]), (3, [4, 7, 10, 14, 17, 20]), (1000, [*range(1, 21)])]
     )
     def test_as_often_as_asked(
-        self,
-        corpus: Corpus,
-        names: Iterator[Path],
-        monkeypatch: pytest.MonkeyPatch,
-        per_epoch: int,
-        steps: list[int],
+        self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, per_epoch: int, steps: list[int]
     ) -> None:
         script_perplexities(monkeypatch, [10.0] * len(steps))
-        trainer = make_trainer(names, corpus, training={"evaluations_per_epoch": per_epoch, "max_train_tokens": 400})
+        trainer = make_trainer(training={"evaluations_per_epoch": per_epoch, "max_train_tokens": 400})
         assert trainer.train()
         assert [record["step"] for record in read_metrics(trainer.run.path).records] == steps
 
-    def test_metrics_have_these_keys_in_this_order(self, corpus: Corpus, names: Iterator[Path]) -> None:
-        trainer = make_trainer(names, corpus, training={"evaluations_per_epoch": 2})
+    def test_metrics_have_these_keys_in_this_order(self, make_trainer: MakeTrainer) -> None:
+        trainer = make_trainer(training={"evaluations_per_epoch": 2})
         assert trainer.train()
         records = read_metrics(trainer.run.path).records
         assert [" ".join(record) for record in records] == [METRICS] * 4
@@ -278,7 +244,7 @@ class TestEvaluations:
         assert all(record["peak_memory_bytes"] > 10_000_000 for record in records)
 
     def test_loss_and_norm_are_those_since_the_last_evaluation(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+        self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         losses, norms = [], []
 
@@ -291,15 +257,15 @@ class TestEvaluations:
             norms.append(float(step.norm))
 
         monkeypatch.setattr(TrainingStep, "_run", spy)
-        trainer = make_trainer(names, corpus)
+        trainer = make_trainer()
         assert trainer.train()
         first, second = read_metrics(trainer.run.path).records
         assert first["loss"] == pytest.approx(sum(losses[:50]) / 2000, rel=1e-9)
         assert second["loss"] == pytest.approx(sum(losses[50:]) / 2000, rel=1e-9)
         assert (first["grad_norm"], second["grad_norm"]) == (norms[49], norms[99])
 
-    def test_figures_are_those_of_the_evaluation(self, corpus: Corpus, names: Iterator[Path]) -> None:
-        trainer = make_trainer(names, corpus)
+    def test_figures_are_those_of_the_evaluation(self, corpus: Corpus, make_trainer: MakeTrainer) -> None:
+        trainer = make_trainer()
         assert trainer.train()
         record, result = read_metrics(trainer.run.path).records[-1], evaluate(trainer.model, corpus.split("valid"))
         for key in ("ppl_n", "ppl_f", "log_z_mean", "log_z_std"):
@@ -307,9 +273,9 @@ class TestEvaluations:
 
     @pytest.mark.parametrize("optimiser", ["sgd", "rowwise", "rowwise-adam"])
     def test_a_run_that_goes_astray_is_told_once(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch, optimiser: str
+        self, corpus: Corpus, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, optimiser: str
     ) -> None:
-        trainer = make_trainer(names, corpus, optimiser={"name": optimiser}, training={"evaluations_per_epoch": 4})
+        trainer = make_trainer(optimiser={"name": optimiser}, training={"evaluations_per_epoch": 4})
         start = evaluate(trainer.model, corpus.split("valid")).ppl_f  # near the unigram model: its weights are small
         script_perplexities(monkeypatch, [0.9 * start, 1.05 * start, 1.2 * start, 1.3 * start] * 2)
         assert trainer.train()
@@ -328,11 +294,9 @@ class TestEvaluations:
         resumed.resume()
         assert (resumed.progress.warnings, resumed.progress.is_astray) == ([sentence], True)
 
-    def test_the_best_model_is_kept(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_best_model_is_kept(self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
         script_perplexities(monkeypatch, [5.0, 3.0, 4.0, 3.0])
-        trainer = make_trainer(names, corpus, training={"evaluations_per_epoch": 2})
+        trainer = make_trainer(training={"evaluations_per_epoch": 2})
         kept = {}
 
         def spy(run: RunDirectory, tensors: Mapping[str, Tensor], step: int) -> None:
@@ -350,10 +314,10 @@ class TestEvaluations:
 
 class TestEarlyStopping:
     def test_ends_where_validation_does_not_become_better(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+        self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         script_perplexities(monkeypatch, [5.0, 6.0, 4.0, 4.0, 4.5, 1.0])
-        trainer = make_trainer(names, corpus, training={"epochs": 6, "stop_after": 2})
+        trainer = make_trainer(training={"epochs": 6, "stop_after": 2})
         assert trainer.train()
         assert (trainer.progress.step, trainer.progress.best_step, trainer.stops_early) == (250, 150, True)
         assert (
@@ -362,10 +326,10 @@ class TestEarlyStopping:
         ) in trainer.observer.sentences  # type: ignore[attr-defined]
 
     def test_counts_on_over_a_resume(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+        self, corpus: Corpus, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         script_perplexities(monkeypatch, [5.0, 6.0, 7.0, 8.0])
-        trainer = make_trainer(names, corpus, training={"epochs": 6, "stop_after": 2})
+        trainer = make_trainer(training={"epochs": 6, "stop_after": 2})
         assert not trainer.train(lambda: trainer.progress.step == 120)
         resumed = Trainer(trainer.run, corpus, CPU, Watcher())
         resumed.resume()
@@ -377,23 +341,21 @@ class TestEarlyStopping:
         assert again.train()
         assert (again.progress.step, again.progress.best_step, again.stops_early) == (150, 50, True)
 
-    def test_is_off_by_default(self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_off_by_default(self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
         script_perplexities(monkeypatch, [5.0, 6.0, 7.0, 8.0])
-        trainer = make_trainer(names, corpus, training={"epochs": 4})
+        trainer = make_trainer(training={"epochs": 4})
         assert trainer.train()
         assert (trainer.progress.step, trainer.stops_early) == (200, False)
 
 
 class TestSchedule:
     def test_the_rate_is_halved_after_patience(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+        self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Two evaluations an epoch, of which only the one at its end counts.
         ends = [9.0, 8.0, 8.0, 8.5, 7.0, 7.0]
         script_perplexities(monkeypatch, [value for end in ends for value in (1.0, end)])
         trainer = make_trainer(
-            names,
-            corpus,
             optimiser={"name": "sgd", "learning_rate": 0.4, "schedule": "halve", "patience": 2},
             training={"epochs": 6, "evaluations_per_epoch": 2, "max_train_tokens": 80},
         )
@@ -401,13 +363,12 @@ class TestSchedule:
         rates = [record["lr"] for record in read_metrics(trainer.run.path).records][1::2]
         assert rates == [0.4, 0.4, 0.4, 0.4, 0.2, 0.2]
 
-    def test_the_rate_falls_linearly(self, corpus: Corpus, names: Iterator[Path]) -> None:
-        trainer = make_trainer(names, corpus, optimiser={"learning_rate": 0.1, "warmup_steps": 4})
+    def test_the_rate_falls_linearly(self, make_trainer: MakeTrainer) -> None:
+        trainer = make_trainer(optimiser={"learning_rate": 0.1, "warmup_steps": 4})
         used = []
         set_factor = trainer.optimiser.set_factor
         trainer.optimiser.set_factor = lambda factor: (used.append(factor), set_factor(factor))  # type: ignore
         assert trainer.train()
-        assert used[:4] == pytest.approx([0.25, 0.5 * 0.99, 0.75 * 0.98, 0.97])
         assert used[50] == pytest.approx(0.5)
         # The rate that is told is the one that the last step was made with.
         assert [record["lr"] for record in read_metrics(trainer.run.path).records] == pytest.approx(
@@ -436,8 +397,8 @@ class TestClock:
         monkeypatch.setattr(trainer_module, "evaluate", measure)
         return clock
 
-    def test_only_training_is_timed(self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace) -> None:
-        trainer = make_trainer(names, corpus)
+    def test_only_training_is_timed(self, make_trainer: MakeTrainer, clock: SimpleNamespace) -> None:
+        trainer = make_trainer()
         assert trainer.train()
         assert clock.now == 100.0 + 100 + 2000
         records = read_metrics(trainer.run.path).records
@@ -445,10 +406,8 @@ class TestClock:
         assert [record["words_per_second"] for record in records] == [40.0, 40.0]
         assert trainer.clock.seconds == 100.0
 
-    def test_the_time_left_counts_every_evaluation(
-        self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace
-    ) -> None:
-        trainer = make_trainer(names, corpus, training={"max_test_tokens": 100})
+    def test_the_time_left_counts_every_evaluation(self, make_trainer: MakeTrainer, clock: SimpleNamespace) -> None:
+        trainer = make_trainer(training={"max_test_tokens": 100})
         assert trainer.train()
         left = trainer.observer.seconds_left  # type: ignore[attr-defined]
         at_training_speed = (2 * 301 + 100) / 40
@@ -456,9 +415,9 @@ class TestClock:
         assert left[60] == pytest.approx(39 + 1000 + 1000 * 100 / 301)
 
     def test_start_up_is_timed_apart(
-        self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+        self, make_trainer: MakeTrainer, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        trainer = make_trainer(names, corpus)
+        trainer = make_trainer()
         # As on a GPU: the first three steps compile and capture.
         monkeypatch.setattr(TrainingStep, "starts_up", property(lambda _: trainer.progress.step < 3))
         monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
@@ -472,14 +431,14 @@ class TestClock:
         assert trainer.progress.tokens == 100 * 40
 
     def test_a_run_to_be_repeated_is_saved_only_when_it_is_stopped(
-        self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace
+        self, make_trainer: MakeTrainer, clock: SimpleNamespace
     ) -> None:
-        trainer = make_trainer(names, corpus, training={"checkpoint_seconds": math.inf})
+        trainer = make_trainer(training={"checkpoint_seconds": math.inf})
         assert not trainer.train(lambda: trainer.progress.step == 60)
         assert [path.name for path in state_files(trainer.run.path)] == ["state-000000000060.safetensors"]
 
     def test_states_are_saved_by_the_clock(
-        self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+        self, make_trainer: MakeTrainer, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         saved = []
         save_state = checkpoints.save_state
@@ -489,7 +448,7 @@ class TestClock:
             return save_state(directory, step, *arguments)
 
         monkeypatch.setattr(checkpoints, "save_state", spy)
-        trainer = make_trainer(names, corpus, training={"checkpoint_seconds": 20.0})
+        trainer = make_trainer(training={"checkpoint_seconds": 20.0})
         assert trainer.train()
         # After an evaluation, which saves, the twenty seconds begin anew.
         assert saved == [20, 40, 50, 70, 90, 100]
@@ -501,10 +460,10 @@ class TestClock:
 
 class TestNotFinite:
     def test_a_loss_that_is_no_number_stops_the_run(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+        self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         blow_up_after(monkeypatch, num_steps=60)
-        trainer = make_trainer(names, corpus, optimiser={"schedule": "halve"})
+        trainer = make_trainer(optimiser={"schedule": "halve"})
         with pytest.raises(UserError) as caught:
             trainer.train()
         state = trainer.run.path / "state-000000000050.safetensors"
@@ -518,7 +477,7 @@ class TestNotFinite:
         assert_all_finite(trainer.run.path / MODEL_FILE, MODEL_FORMAT)
 
     def test_the_output_layer_may_know_the_reason(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+        self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         plain = LanguageModel.loss_sum
 
@@ -530,51 +489,41 @@ class TestNotFinite:
             return loss * torch.nan, state
 
         monkeypatch.setattr(LanguageModel, "loss_sum", loss_sum)
-        trainer = make_trainer(names, corpus)
+        trainer = make_trainer()
         with pytest.raises(UserError, match=r"The targets of an earlier step held 777, but the layer has"):
             trainer.train()
 
-    def test_before_the_first_checkpoint(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_before_the_first_checkpoint(self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
         blow_up_after(monkeypatch, num_steps=0)
-        trainer = make_trainer(names, corpus)
+        trainer = make_trainer()
         with pytest.raises(UserError, match=r"at step 1 \(learning rate 0.1\): there is no checkpoint yet"):
             trainer.train()
         assert state_files(trainer.run.path) == []
 
     def test_where_the_loss_is_looked_at_rarely(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+        self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # As on a GPU: by the time the run looks, the parameters are lost, and must not be saved.
         monkeypatch.setitem(trainer_module.CHECK_EVERY_STEPS, "cpu", 1000)
         blow_up_after(monkeypatch, num_steps=60)
-        trainer = make_trainer(names, corpus)
+        trainer = make_trainer()
         with pytest.raises(UserError, match=r"The loss is no longer finite at step 100 .*state-000000000050"):
             trainer.train()
         (state,) = state_files(trainer.run.path)
         assert_all_finite(state, STATE_FORMAT)
 
     # The loss of the first step is fine, but it makes a model whose scores overflow, or one that is not finite itself.
-    @pytest.mark.parametrize(("optimiser", "learning_rate"), [("sgd", 1e38), ("rowwise", 1e38), ("rowwise-adam", 1e38)])
+    @pytest.mark.parametrize("optimiser", ["sgd", "rowwise", "rowwise-adam"])
     @pytest.mark.parametrize("checkpoint_seconds", [1e-9, 1e9])
     @pytest.mark.parametrize("evaluations_per_epoch", [1, 50])
     def test_a_step_that_is_too_long_is_not_saved(
-        self,
-        corpus: Corpus,
-        names: Iterator[Path],
-        optimiser: str,
-        learning_rate: float,
-        checkpoint_seconds: float,
-        evaluations_per_epoch: int,
+        self, make_trainer: MakeTrainer, optimiser: str, checkpoint_seconds: float, evaluations_per_epoch: int
     ) -> None:
         trainer = make_trainer(
-            names,
-            corpus,
-            optimiser={"name": optimiser, "learning_rate": learning_rate, "clip_norm": 1e6, "schedule": "halve"},
+            optimiser={"name": optimiser, "learning_rate": 1e38, "clip_norm": 1e6, "schedule": "halve"},
             training={"checkpoint_seconds": checkpoint_seconds, "evaluations_per_epoch": evaluations_per_epoch},
         )
-        told = rf"is no longer finite at step [12] \(learning rate {re.escape(f'{learning_rate:g}')}\)"
+        told = r"is no longer finite at step [12] \(learning rate 1e\+38\)"
         with pytest.raises(UserError, match=told):
             trainer.train()
         for state in state_files(trainer.run.path):
@@ -582,10 +531,10 @@ class TestNotFinite:
         assert not (trainer.run.path / MODEL_FILE).exists()
 
     def test_a_perplexity_that_is_not_finite_stops_the_run(
-        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+        self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         script_perplexities(monkeypatch, [7.0, math.inf])
-        trainer = make_trainer(names, corpus, optimiser={"schedule": "halve"})
+        trainer = make_trainer(optimiser={"schedule": "halve"})
         with pytest.raises(
             UserError, match=r"The validation perplexity .* at step 100 \(learning rate 0.1\): .*-0*50\."
         ):
@@ -595,9 +544,9 @@ class TestNotFinite:
 
 @pytest.mark.parametrize(("batch_size", "is_told"), [(65, True), (64, False)])
 def test_few_steps_of_a_large_batch_are_told(
-    corpus: Corpus, names: Iterator[Path], batch_size: int, is_told: bool
+    corpus: Corpus, make_trainer: MakeTrainer, batch_size: int, is_told: bool
 ) -> None:
-    trainer = make_trainer(names, corpus, training={"batch_size": batch_size, "epochs": 1})
+    trainer = make_trainer(training={"batch_size": batch_size, "epochs": 1})
     assert not trainer.train(should_stop=lambda: trainer.progress.step == 2)
     told = r"has only (\d+) steps: lower training.batch_size"
     found = re.findall(told, " ".join(trainer.progress.warnings))
@@ -609,7 +558,7 @@ def test_few_steps_of_a_large_batch_are_told(
 
 
 def test_resets_are_those_of_the_epoch_and_the_chunk(
-    corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Chunk] = []
 
@@ -619,7 +568,7 @@ def test_resets_are_those_of_the_epoch_and_the_chunk(
 
     step_itself = TrainingStep.__call__
     monkeypatch.setattr(TrainingStep, "__call__", watch)
-    trainer = make_trainer(names, corpus, training={"reset_rate": 0.5})
+    trainer = make_trainer(training={"reset_rate": 0.5})
     trainer.train()
     resets = Resets(trainer.streams, 0.5, trainer.config.training.seed)
     for step, chunk in enumerate(seen):
@@ -632,30 +581,21 @@ def test_resets_are_those_of_the_epoch_and_the_chunk(
     with_resets = trainer.network.weights()["embedding"]
 
     seen.clear()
-    trainer = make_trainer(names, corpus)
+    trainer = make_trainer()
     trainer.train()
     assert all(chunk.reset_LB is None for chunk in seen), "without them nothing is computed"
     assert not torch.equal(trainer.network.weights()["embedding"], with_resets)
 
 
-def test_stops_when_asked_to_and_saves(corpus: Corpus, names: Iterator[Path]) -> None:
-    trainer = make_trainer(names, corpus)
-    assert not trainer.train(should_stop=lambda: trainer.progress.step == 7)
-    assert trainer.progress.step == 7
-    assert [path.name for path in state_files(trainer.run.path)] == ["state-000000000007.safetensors"]
-
-
-def test_a_wish_to_stop_at_the_last_step_is_the_end(corpus: Corpus, names: Iterator[Path]) -> None:
-    trainer = make_trainer(names, corpus)
+def test_a_wish_to_stop_at_the_last_step_is_the_end(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer()
     assert trainer.train(should_stop=lambda: trainer.progress.step == trainer.total_steps)
 
 
-def test_the_peak_of_memory_is_the_runs_own(
-    corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_peak_of_memory_is_the_runs_own(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     reset: list[torch.device] = []
     monkeypatch.setattr(trainer_module, "reset_peak_memory", reset.append)
-    assert make_trainer(names, corpus).train()
+    assert make_trainer().train()
     assert reset == [CPU]
 
 
