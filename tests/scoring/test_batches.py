@@ -105,8 +105,9 @@ def test_the_whole_output_layer_is_read_for_many_rows_at_once(monkeypatch: pytes
     assert len(num_rows) > 5
 
 
-def test_reset_forgets_and_carry_does_not() -> None:
-    model, texts = small_model("lstm"), sentences([5, 5])
+@pytest.mark.parametrize("body", ["lstm", "transformer 2"])
+def test_reset_forgets_and_carry_does_not(body: str) -> None:
+    model, texts = model_of(body), sentences([5, 5])
     apart = SentenceScorer(model).score(texts)
     carried = SentenceScorer(model, carry=True).score(texts)
     np.testing.assert_allclose(apart[0], carried[0], atol=1e-6)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_corpus import END, VOCAB_SIZE, small_model
+from small_corpus import END, VOCAB_SIZE, random_ids, small_model
 
 from bnce import Scorer, UserError
 from bnce.scoring import prefixes
@@ -31,10 +31,10 @@ HYPOTHESES = [
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("body", BODIES)
 def test_equals_each_sequence_alone(body: str, normalised: bool) -> None:
-    model = model_of(body)
-    found = score_prefixes(Scorer(model), HYPOTHESES, normalised)
-    assert [len(scores) for scores in found] == [len(sequence) for sequence in HYPOTHESES]
-    for scores, sequence in zip(found, HYPOTHESES, strict=True):
+    model, start = model_of(body), random_ids(30).tolist()
+    sequences = [*HYPOTHESES, *([*start, *random_ids(10, seed=seed).tolist()] for seed in (2, 3))]
+    found = score_prefixes(Scorer(model), sequences, normalised)
+    for scores, sequence in zip(found, sequences, strict=True):
         np.testing.assert_allclose(scores, plain_log_probs(model, sequence, normalised), atol=1e-5)
 
 

@@ -32,7 +32,7 @@ def walk(scorer: Scorer, words: list[int]) -> Any:
 def test_equals_the_whole_history_read_anew(body: str, normalised: bool) -> None:
     model = model_of(body)
     scorer = Scorer(model)
-    histories = [[], [5], [5, 7], [3, 3, 9, 2, 11, 4]]
+    histories = [[], [5, 7], [3, 3, 9, 2, 11, 4], random_ids(40).tolist()]
     states = [walk(scorer, history) for history in histories]
     words = [4, 5, END, 1]
     found = scorer.score(states, words, normalised)
@@ -150,9 +150,10 @@ def test_a_softmax_model_has_no_constant() -> None:
     assert scorer.score([scorer.start()], [3], normalised=True) < 0
 
 
-def test_a_long_beam_stays_itself() -> None:
+@pytest.mark.parametrize("body", ["relu-lstm", "transformer 2"])
+def test_a_long_beam_stays_itself(body: str) -> None:
     """Forty steps of a beam that reorders itself: each hypothesis is scored as it would be alone."""
-    model = small_model("relu-lstm")
+    model = model_of(body)
     scorer = Scorer(model)
     generator = np.random.default_rng(1)
     beam: list[tuple[list[int], Any]] = [([], scorer.start())]

@@ -7,50 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import END, UNK, open_small_run, random_ids
-
-from bnce import Sampling, Scorer
+from small_corpus import END, open_small_run, random_ids
 
 from .models import WORDS, run_model
-from .plain import model_of, plain_log_probs, plain_scores
+from .plain import model_of, plain_log_probs
 
 ATTENDED = 5  # words that a layer of the small model attends to
-LENGTHS = [ATTENDED - 1, 40]
 
 
 @pytest.fixture(scope="module")
 def network() -> Any:
     made = model_of("transformer 2").eval()
-    with torch.no_grad():
-        for block in made.body.blocks:
-            block.found.weight *= 20  # so that it is attention that chooses words
     assert made.body.context == ATTENDED
     assert all(parameter.any() for parameter in made.body.parameters()), "layers of zeros would hide attention"
     return made
 
 
-def walk(scorer: Scorer, ids: np.ndarray) -> list[Any]:
-    """Go through a text word by word: the states before each of its words."""
-    states = [scorer.start()]
-    for word in ids[:-1].tolist():
-        states += scorer.advance(states[-1:], [word])
-    return states
-
-
 def spelt(ids: Any) -> list[str]:
     return [WORDS[number] for number in ids]
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-def test_word_by_word(network: Any, length: int) -> None:
-    scorer, ids = Scorer(network), random_ids(length)
-    states = walk(scorer, ids)
-    for normalised in (False, True):
-        expected = plain_log_probs(network, ids.tolist(), normalised)
-        np.testing.assert_allclose(scorer.score(states, ids.tolist(), normalised), expected, atol=1e-5)
-    without = [scorer.advance([scorer.start()], [int(word)])[0] for word in ids[:-1]]
-    forgetful = scorer.score([scorer.start(), *without], ids.tolist())
-    assert float(forgetful.sum()) != pytest.approx(plain_log_probs(network, ids.tolist()).sum(), rel=1e-3)
 
 
 def test_a_text_of_several_passes(network: Any) -> None:
@@ -64,16 +38,6 @@ def test_a_text_of_several_passes(network: Any) -> None:
         # What stands further before is out of its sight.
         (expected,) = plain_log_probs(network, [int(whole[place])], before=whole[max(0, place - 20) : place].tolist())
         assert log_probs[place] == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-def test_hypotheses_that_share_prefixes(network: Any, length: int) -> None:
-    """Each goes its own way from some word on, and is what it is alone."""
-    texts = [random_ids(length, seed=1) for _ in range(4)]
-    for place, text in enumerate(texts[1:], start=1):
-        text[place * length // 4 :] = random_ids(length, seed=2 + place)[place * length // 4 :]
-    for text, found in zip(texts, score_shared(network, texts), strict=True):
-        np.testing.assert_allclose(found, plain_log_probs(network, [*text.tolist(), END]), atol=1e-4)
 
 
 @pytest.mark.parametrize("normalised", [False, True])
@@ -110,31 +74,6 @@ def test_hypotheses_after_texts_of_other_lengths(network: Any) -> None:
             for sentence in sentences:
                 expected = plain_log_probs(network, [*sentence, END], before=words)
                 np.testing.assert_allclose(next(found), expected, atol=1e-5)
-
-
-def test_a_beam_that_reorders_itself(network: Any) -> None:
-    """Hypotheses of all ages, a state shared by several of them."""
-    scorer, generator = Scorer(network), np.random.default_rng(1)
-    beam: list[tuple[list[int], Any]] = [([], scorer.start())]
-    for step in range(12):
-        chosen = [beam[place] for place in generator.integers(0, len(beam), 3)]
-        words = random_ids(3, seed=step).tolist()
-        moved = scorer.advance([state for _, state in chosen], words)
-        beam = [*beam[:2], *(([*own[0], word], state) for own, word, state in zip(chosen, words, moved, strict=True))]
-    found = scorer.score([state for _, state in beam], [3] * len(beam))
-    expected = [plain_log_probs(network, [3], before=history)[0] for history, _ in beam]
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
-
-
-def test_greedy_text_is_the_likeliest_word_by_word(network: Any) -> None:
-    """Each word is at least as likely as all others that could stand there."""
-    prompt = [5, 7, 2, 9, 4, 3, 8]
-    (text,) = run_model(network).generate(" ".join(spelt(prompt)), 1, 6, Sampling(temperature=0))
-    made = [WORDS.index(word) for word in text.removesuffix(" …").split()][len(prompt) :]
-    for place, word in enumerate([*made, END] if len(made) < 6 else made):
-        score_V = plain_scores(network, [*prompt, *made[:place]])
-        score_V[UNK] = -torch.inf
-        assert int(score_V.argmax()) == word
 
 
 def test_no_more_sentences_side_by_side_than_their_states_have_room(
