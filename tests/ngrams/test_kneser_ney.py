@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import Command
+from kneser_ney import Ngram, by_definition
 
 from bnce import UserError, load
 
@@ -19,7 +20,6 @@ WORDS = ["</s>", "<unk>", "a", "b", "c", "never"]
 START = len(WORDS)
 kenlm = pytest.importorskip("kenlm")
 
-Ngram = tuple[int, ...]
 Estimate = Callable[..., dict[str, Any]]
 
 
@@ -56,48 +56,6 @@ def text(num_sentences: int, seed: int = 1) -> list[list[int]]:
     ]
 
 
-def by_definition(
-    sentences: list[list[int]], order: int, prune: list[int], discounts: list[list[float]]
-) -> Callable[[Ngram, int], float]:
-    """Give p(word | history) as Chen and Goodman write it, by dictionaries: slow, and all of its own."""
-    seen: collections.Counter[Ngram] = collections.Counter()
-    for sentence in sentences:
-        padded = [START, *sentence]
-        for length in range(1, order + 1):
-            seen.update(tuple(padded[i : i + length]) for i in range(len(padded) - length + 1))
-    before = collections.defaultdict(set)
-    for ngram in seen:
-        before[ngram[1:]].add(ngram[0])
-
-    def count(ngram: Ngram) -> int:
-        if len(ngram) == order or ngram[0] == START:
-            return seen[ngram] if ngram != (START,) else 0
-        return len(before[ngram])
-
-    followers = collections.defaultdict(list)
-    for ngram in seen:
-        followers[ngram[:-1]].append(ngram)
-
-    def prob(history: Ngram, word: int) -> float:
-        if history and not followers[history]:
-            return prob(history[1:], word)
-        lower = prob(history[1:], word) if history else 1 / len(WORDS)
-        total = sum(map(count, followers[history]))
-        number = len(history) + 1
-
-        def off(ngram: Ngram) -> float:
-            if number > 1 and seen[ngram] <= prune[number - 1]:
-                return count(ngram)
-            return [0.0, *discounts[number - 1]][min(count(ngram), 3)]
-
-        left = sum(map(off, followers[history])) / total
-        ngram = (*history, word)
-        own = count(ngram) - off(ngram) if ngram in seen else 0
-        return own / total + left * lower
-
-    return prob
-
-
 def log10_after(model, history: Ngram, word: str) -> float:
     state, after = kenlm.State(), kenlm.State()
     model.BeginSentenceWrite(state)
@@ -118,7 +76,8 @@ def test_kenlm_reads_what_the_definition_says(
     assert model.order == order
     # With one number it stands for all orders but the first.
     filled = [0, *prune * (order - 1)] if len(prune) == 1 else [*prune, *prune[-1:] * (order - len(prune))]
-    prob = by_definition(sentences, order, filled, made["discounts"])
+    counted = [([START, *sentence], 1) for sentence in sentences]
+    prob = by_definition(counted, order, len(WORDS), lambda length, _: made["discounts"][length - 1], filled)
     generator = np.random.default_rng(2)
     histories = [tuple(generator.integers(1, len(WORDS), length).tolist()) for length in range(5) for _ in range(5)]
     for history in [(), *histories, *(tuple(sentence[:-1]) for sentence in sentences[:10])]:

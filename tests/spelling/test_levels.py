@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from kneser_ney import Ngram
 
 from bnce.spelling.levels import (
     BITS,
@@ -19,7 +20,7 @@ from bnce.spelling.levels import (
     probabilities,
 )
 
-from .definition import Ngram, by_definition, spell
+from .definition import by_definition, spell
 
 # With letters of one to four bytes, words of one letter, and one that is the start of others.
 WORDS = ["a", "ab", "abba", "baba", "abacus", "été", "日本", "🙂", "cabbage", "baggage", "b" * 12]
