@@ -16,7 +16,6 @@ from small_corpus import VOCAB_SIZE, random_ids, small_run
 from starlette.testclient import TestClient
 
 from bnce import Model, Normaliser, load
-from tests.scoring.plain import plain_log_probs
 
 from .conftest import MakeClient, check_answer, make_model
 
@@ -70,32 +69,6 @@ def test_unknown_words_are_spelt_if_asked(make_client: MakeClient) -> None:
     )
     plain = post(client, "/score", {"sentences": SENTENCES})
     assert (plain["totals"]["num_oov"], plain["totals"]["bits_per_byte"]) == (3, None)
-
-
-def test_a_run_without_a_spelling_model_is_refused(client: TestClient) -> None:
-    response = client.post("/score", json={"sentences": ["w3"], "spell": True})
-    assert response.status_code == 422
-    assert "has no spelling model" in response.json()["detail"]
-
-
-def test_a_transformer_answers_as_the_library_does(make_client: MakeClient) -> None:
-    """Several requests of texts longer than its context, which go through the model together."""
-    model = make_model("transformer")
-    client, texts = make_client(model), [*SENTENCES, " ".join(f"w{number}" for number in range(2, 22))]
-    assert model.network.body.context < 20
-    for mode in ("unnormalised", "normalised"):
-        answer = post(client, "/score", {"sentences": texts, "mode": mode})
-        for found, scored in zip(answer["sentences"], model.score(texts, normalised=mode == "normalised"), strict=True):
-            np.testing.assert_allclose(found["log10_probs"], scored.log10_probs, atol=1e-5)
-            plain = plain_log_probs(model.network, scored.ids, mode == "normalised") / math.log(10)
-            np.testing.assert_allclose(found["log10_probs"], plain, atol=1e-5)
-    utterances = [{"hypotheses": [{"text": text} for text in texts]}]
-    (rescored,) = post(client, "/rescore", {"utterances": utterances})["utterances"]
-    expected = [scored.log10_prob * math.log(10) for scored in model.score(texts)]
-    assert [hypothesis["new_lm"] for hypothesis in rescored["hypotheses"]] == pytest.approx(expected, rel=1e-5)
-    likeliest = model.next_words(texts[-1], 3)
-    answer = post(client, "/next", {"prompt": texts[-1], "k": 3})
-    assert [word["word"] for word in answer["next"]] == [word.word for word in likeliest]
 
 
 def test_exact_values_beside_the_unnormalised(client: TestClient, model: Model) -> None:
@@ -199,16 +172,6 @@ def test_totals_are_the_librarys_where_the_model_cuts_words_otherwise(make_clien
     (expected,) = cutting.rescore([(hypothesis, -2.0)], word_penalty=3.0)
     assert found["num_words"] == 1
     assert found["total"] == pytest.approx(expected.total, abs=1e-5)
-
-
-def test_a_list_longer_than_a_batch_is_rescored_in_pieces(make_client: MakeClient, model: Model) -> None:
-    texts = [f"w3 w4 w{number}" for number in range(2, 20)]
-    body = {"utterances": [{"hypotheses": [{"text": text} for text in texts]}, {"hypotheses": [{"text": "w5"}]}]}
-    whole, pieces = (post(make_client(model, max_batch=most), "/rescore", body)["utterances"] for most in (4096, 9))
-    for one, other in zip(whole, pieces, strict=True):
-        scores = [[hypothesis["new_lm"] for hypothesis in each["hypotheses"]] for each in (one, other)]
-        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
-        assert one["best"] == other["best"]
 
 
 def test_health_and_metrics(client: TestClient) -> None:
@@ -366,6 +329,14 @@ MANY = {"sentences": 3, "hypotheses": 2, "words": 8, "exact_words": 5, "sentence
         ("/next", {"k": 7}, 422, "k is 7: this server returns at most 6 next words."),
         ("/next", {"k": 0}, 422, "k: Input should be greater than or equal to 1"),
         ("/next", {"prompt": "w3 " * 5, "k": 1}, 413, "5 words in one sentence"),
+        # Other types are not made into the right one.
+        ("/next", {"k": True}, 422, "k: Input should be a valid "),
+        ("/next", {"k": "5"}, 422, "k: Input should be a valid "),
+        ("/next", {"normalised": 1}, 422, "normalised: Input should be a valid "),
+        ("/rescore", {"utterances": [], "lm_weight": True}, 422, "lm_weight: Input should be a valid "),
+        ("/rescore", {"utterances": [{"hypotheses": [{"text": "w3", "am": False}]}]}, 422, "Input should be a valid "),
+        ("/score", {"sentences": ["w3"], "spell": "no"}, 422, "spell: Input should be a valid "),
+        ("/score", {"sentences": ["w3"], "spell": True}, 422, "has no spelling model"),
     ],
 )
 def test_refusals(make_client: MakeClient, model: Model, path: str, body: Any, status: int, told: str) -> None:
@@ -374,6 +345,8 @@ def test_refusals(make_client: MakeClient, model: Model, path: str, body: Any, s
     assert (response.status_code, list(response.json())) == (status, ["detail"])
     assert told in response.json()["detail"]
     assert post(client, "/score", {"sentences": ["w3"]})["totals"]["num_words"] == 1
+    whole_numbers = {"utterances": [], "lm_weight": 1, "am_weight": 0}
+    assert post(client, "/rescore", whole_numbers)["utterances"] == []
 
 
 @pytest.mark.parametrize(
@@ -410,27 +383,6 @@ def test_a_body_that_is_declared_in_another_encoding(client: TestClient, charset
         assert response.status_code == 415
         told = charset.strip('"').lower()
         assert response.json()["detail"] == f"The body is declared as {told}: send JSON in UTF-8."
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/next", {"k": True}),
-        ("/next", {"k": "5"}),
-        ("/next", {"normalised": 1}),
-        ("/rescore", {"utterances": [], "lm_weight": True}),
-        ("/rescore", {"utterances": [{"hypotheses": [{"text": "w3", "am": False}]}]}),
-        ("/score", {"sentences": ["w3"], "spell": "no"}),
-    ],
-)
-def test_other_types_are_not_made_into_the_right_one(client: TestClient, path: str, body: dict[str, object]) -> None:
-    response = client.post(path, json=body)
-    assert response.status_code == 422
-    assert "Input should be a valid " in response.json()["detail"]
-
-
-def test_whole_numbers_are_numbers(client: TestClient) -> None:
-    assert client.post("/rescore", json={"utterances": [], "lm_weight": 1, "am_weight": 0}).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/", "/metrics", "/none", "/score"])
