@@ -14,7 +14,6 @@ from torch import Tensor
 from bnce import Corpus
 from bnce.machine.world import World
 from bnce.runs.checkpoint import MODEL_FILE, read_model
-from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import read_metrics
 from tests.processes.run_in_processes import config, in_processes, train
 from tests.small_corpus import small_corpus
@@ -77,12 +76,6 @@ def test_a_killed_process_loses_nothing(die: str, corpus: Corpus, unbroken: Path
     assert all("Another process of the run has ended" in told for told in said)
     assert in_processes(2, tmp_path / "again", str(corpus.directory), str(run)) == ["finished"] * 2
     assert_equal(run, unbroken)
-
-
-def test_one_process_opens_what_many_made(corpus: Corpus, unbroken: Path) -> None:
-    """The best model is one file with all rows in the order of words."""
-    run = RunDirectory.open(unbroken)
-    assert model_of(unbroken)["embedding"].shape[0] == len(run.vocabulary)
 
 
 def test_rows_of_choices_are_trained_by_two_processes_and_one(corpus: Corpus, tmp_path: Path, bnce: Command) -> None:

@@ -71,19 +71,6 @@ def test_room_for_rows_follows_the_frequencies_of_words() -> None:
         assert len(drawn) <= room
 
 
-def test_groups_must_be_divided_by_processes(tmp_path: Path) -> None:
-    """Somebody who starts three processes for two groups is told so."""
-    from bnce.runs.model_file import build_model
-    from bnce.training.network import Network
-    from bnce.training.plan import create_run
-    from tests.processes.run_in_processes import config
-    from tests.small_corpus import small_corpus
-
-    run = create_run(tmp_path / "run", config(), small_corpus(tmp_path / "corpus"))
-    with pytest.raises(bnce.UserError, match=r"training\.groups is 12, but the run has 5 processes"):
-        Network(build_model(run), run.config, torch.device("cpu"), World(0, 5))
-
-
 def test_too_little_room_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     """At the end of this text, every word of a step is another one, which the frequencies do not show."""
     text = tmp_path / "text.txt"

@@ -220,6 +220,18 @@ def test_a_directory_without_a_decode(tmp_path: Path, refused: Refused, trained:
         ("n.tsv", "\t1\t2\ta\n", "line 1 has no utterance"),
         ("n.tsv", "utt\tam\tlm\ttext\n", "has no hypothesis"),
         ("n.tsv", "a\t-1\n", "line 1 has 2 columns instead of 4"),  # NeMo's beams
+        ("n.tsv", "utt\tscore\ttext\nu\t1\ta\tmore\n", "line 2 has 4 columns instead of 3"),
+        (
+            "n.jsonl",
+            r'{"utt": "u", "hyps": ["\ud800"]}',
+            "1 has the text .* has half of a character .a lone surr",
+        ),
+        (
+            "n.jsonl",
+            r'{"utt": "u", "ref": "\ud800", "hyps": ["a"]}',
+            r"line 1 has the text '\\ud800', which has half of",
+        ),
+        ("n.jsonl", r'{"utt": "u", "hyps": [{"text": "a", "x\ty": 1}]}', r"line 1 has a score with the name 'x\\ty'"),
         ("n.jsonl", "{}\n{", "line 1 has none of the fields utt, utt_id"),
         ("n.jsonl", "{", "line 1 is not a JSON object"),
         ("n.jsonl", "[1]", "line 1 has an element in its array that is not an object"),

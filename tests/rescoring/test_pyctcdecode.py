@@ -9,7 +9,7 @@ import pytest
 from command import Command
 from small_corpus import END, UNK, small_model
 
-from bnce import DecoderLanguageModel, Model, Normaliser, UserError, load
+from bnce import DecoderLanguageModel, Model, UserError, load
 from tests.scoring.models import HEARD, Unigram, mixture, run_model
 from tests.scoring.plain import plain_log_probs
 
@@ -99,12 +99,3 @@ def test_a_decoder_takes_any_model() -> None:
     score, _ = adapter.score(adapter.get_start_state(), "HELLO")
     assert score == pytest.approx(mixed.score_words([["hello"]])[0].log_probs[0], abs=1e-5)
     assert adapter.score_partial_token("hel") == 0.0
-
-
-def test_one_offset_per_unknown_word() -> None:
-    """A decoder's word may be several to the model."""
-    model = run_model(small_model("lstm"), normaliser=Normaliser(True, "words", "lines"))
-    adapter = DecoderLanguageModel(model, alpha=1.0, beta=0.0)
-    score, _ = adapter.score(adapter.get_start_state(), "zebra,yak")
-    log_probs = plain_log_probs(model.network, [UNK, UNK, UNK])
-    assert score == pytest.approx(log_probs.sum() - 3 * 10 * math.log(10), abs=1e-4)

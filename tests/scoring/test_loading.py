@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from command import Command
 from export.exported_runs import make_run
-from small_corpus import UNK
 
 from bnce import UserError, load
 
@@ -24,20 +22,6 @@ SENTENCES = [["w3", "w4", "zebra"], ["w3", "w4"], [], ["<unk>", "yak", "w5"]]
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     return make_run(tmp_path, "relu-lstm").path
-
-
-@pytest.mark.parametrize("normalised", [False, True])
-def test_a_run_gives_the_same_either_way(run: Path, normalised: bool) -> None:
-    model = load(run)
-    assert model.kind == "run"
-    apart = model.score_words(SENTENCES, normalised=normalised)
-    together = model.score_words(SENTENCES, normalised=normalised, share_prefixes=True)
-    scored = model.score([" ".join(words) for words in SENTENCES], normalised=normalised)
-    for one, other, expected in zip(apart, together, scored, strict=True):
-        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
-        np.testing.assert_allclose(one.log_probs / math.log(10), expected.log10_probs, atol=1e-5)
-        np.testing.assert_array_equal(one.oov, other.oov)
-    assert model.ids(["w3", "zebra"]) == [3, UNK, 0]
 
 
 def test_a_mixture_survives_its_file(bnce: Command, run: Path, tmp_path: Path) -> None:
@@ -84,9 +68,6 @@ def test_refused_mixtures(tmp_path: Path, content: str, told: str) -> None:
         load(tmp_path / "m.toml")
 
 
-def test_other_refusals(bnce: Command, tmp_path: Path, run: Path) -> None:
+def test_a_path_that_leads_nowhere(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.toml' does not exist: check the path"):
         load(tmp_path / "none.toml")
-    (tmp_path / "valid.txt").write_text("w3\n", encoding="utf-8")
-    outcome = bnce("interpolate", run, run, "--valid", tmp_path / "valid.txt", "--out", tmp_path / "m.json")
-    assert "give a name that ends in .toml" in outcome.stderr

@@ -119,16 +119,17 @@ def test_any_words_have_a_row_each(model: bnce.Model, words: list[str], spell: b
 
 
 def test_words_that_are_glued() -> None:
-    words, glued = ["a", "Eng", "land"], [False, False, True]
-    expected = bnce.surprisal(MODEL, ["a", "England"])["surprisal_bits"].tolist()
+    words, glued = ["a", "Eng", "land", ",", "b"], [False, False, True, True, True]
+    first, second, *others = bnce.surprisal(MODEL, ["a", "England", ",", "b"])["surprisal_bits"].tolist()
     table = pa.table({"word": words, "glued": glued})
-    frame = Frame({"word": words, "glued": glued}, INDEX[:3])
+    frame = Frame({"word": words, "glued": glued}, INDEX)
     for found in (
         bnce.surprisal(MODEL, words, glued=glued)["surprisal_bits"],
         bnce.surprisal(MODEL, table, glued="glued")["surprisal_bits"].to_numpy(),
         bnce.surprisal(MODEL, frame, glued="glued").values["surprisal_bits"],
     ):
-        assert found.tolist() == pytest.approx([*expected, math.nan], nan_ok=True)
+        assert found.tolist() == pytest.approx([first, second, math.nan, *others], nan_ok=True)
+    assert bnce.surprisal(MODEL, words, glued=glued)["num_tokens"].tolist() == [1, 1, 0, 1, 1]
     with pytest.raises(bnce.UserError, match="row 1 has 'maybe' in the column of glued"):
         bnce.surprisal(MODEL, ["a"], glued=["maybe"])
 

@@ -15,6 +15,8 @@ from bnce import Model, UserError, load, surprisal
 
 from .models import KINDS, WORDS, make_model, write_model
 
+MODEL = make_model()
+
 
 class Row(NamedTuple):
     """A word, and what it belongs to."""
@@ -55,20 +57,20 @@ def test_the_sum_of_a_text_is_what_score_says(kind: str) -> None:
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_model()
     rows = [*ROWS, Row("", 3), Row("a", 3), Row("zebra", 3), Row("b.", 3), Row("", 3), Row("c", 3)]
-    whole = measured(model, rows)
+    whole = measured(MODEL, rows)
     for size in (1, 2, 3, 5):
         monkeypatch.setattr("bnce.tables.measure.BLOCK_ROWS", size)
-        parts = measured(model, rows)
+        parts = measured(MODEL, rows)
         for name, values in whole.items():
             np.testing.assert_allclose(parts[name], values, rtol=1e-5, atol=1e-5)
 
 
 def test_a_word_with_its_marks_and_without_them() -> None:
-    model = make_model()
-    found = measured(model, [Row("a"), Row("England,"), Row("—"), Row("b'c"), Row(""), Row("d.")])
-    (scored,) = model.score(["a england, —  b'c d."], normalised=True, carry=True)
+    found = measured(MODEL, [Row("a"), Row("England,"), Row("—"), Row("b'c"), Row(""), Row("d.")], entropy=True)
+    assert list(found)[2] == "entropy_bits"
+    assert np.isnan(found["entropy_bits"]).tolist() == [False] * 4 + [True, False]
+    (scored,) = MODEL.score(["a england, —  b'c d."], normalised=True, carry=True)
     bits = -scored.log10_probs / math.log10(2)
     assert scored.words == ["a", "england", ",", "—", "b'c", "d", ".", "</s>"]
     assert found["surprisal_bits"][:2] == pytest.approx([bits[0], bits[1] + bits[2]], abs=1e-5)
@@ -84,12 +86,11 @@ def test_a_word_with_its_marks_and_without_them() -> None:
 
 
 def test_unknown_words_are_spelt_or_empty() -> None:
-    model = make_model()
     rows = [Row("a"), Row("zebra,"), Row("b")]
-    empty, spelt = measured(model, rows), measured(model, rows, spell=True)
+    empty, spelt = measured(MODEL, rows), measured(MODEL, rows, spell=True)
     assert math.isnan(empty["surprisal_bits"][1])
     assert empty["is_unknown"] == spelt["is_unknown"] == [False, True, False]
-    (scored,) = model.score(["a zebra, b"], normalised=True, spell=True)
+    (scored,) = MODEL.score(["a zebra, b"], normalised=True, spell=True)
     bits = -scored.log10_probs / math.log10(2)
     expected = [bits[0], bits[1] + bits[2], bits[3]]
     assert spelt["surprisal_bits"] == pytest.approx(expected, abs=1e-5)
@@ -107,43 +108,20 @@ def test_a_mixture_whose_parts_know_other_words(tmp_path: Path) -> None:
 
 
 def test_sentences_that_are_known() -> None:
-    model = make_model()
     rows = [Row("a", 1, 1), Row("b.", 1, 1), Row("c", 1, 1), Row("d", 1, 2)]
-    found = measured(model, rows, split=False)
-    first, second = model.score(["a b. c", "d"], normalised=True, carry=True)
+    found = measured(MODEL, rows, split=False)
+    first, second = MODEL.score(["a b. c", "d"], normalised=True, carry=True)
     bits = -np.concatenate([first.log10_probs[:-1], second.log10_probs[:-1]]) / math.log10(2)
     assert found["surprisal_bits"] == pytest.approx([bits[0], bits[1] + bits[2], bits[3], bits[4]], abs=1e-5)
 
 
 def test_what_is_refused_names_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_model()
     with pytest.raises(UserError, match=r"Row 3 belongs to the text '1', whose rows ended at row 1: "):
-        measured(model, [Row("a", 1), Row("b", 2), Row("c", 1)])
+        measured(MODEL, [Row("a", 1), Row("b", 2), Row("c", 1)])
     with pytest.raises(UserError, match=r"Row 2 has half of a character"):
-        measured(model, [Row("a"), Row("\ud800")])
+        measured(MODEL, [Row("a"), Row("\ud800")])
     monkeypatch.setattr("bnce.tables.measure.MAX_SENTENCE_WORDS", 3)
     with pytest.raises(UserError, match=r"The sentence at row 4 has more than 3 words or rows: "):
-        measured(model, [Row("a")] * 6)
+        measured(MODEL, [Row("a")] * 6)
     with pytest.raises(UserError, match=r"are normalised: use normalised=True"):
         measured(make_model(loss="softmax"), ROWS, normalised=False)
-
-
-def test_the_entropy_before_a_row() -> None:
-    model = make_model()
-    found = measured(model, [Row("a"), Row("England,"), Row(""), Row("b")], entropy=True)
-    assert list(found)[2] == "entropy_bits"
-    log_prob_V = model.next_log_probs(model.advance(model.start(), "a"), model.vocabulary.words, normalised=True)
-    expected = -float(np.exp(log_prob_V) @ log_prob_V) / math.log(2)
-    assert found["entropy_bits"][1] == pytest.approx(expected, abs=1e-5)
-    assert np.isnan(found["entropy_bits"]).tolist() == [False, False, True, False]
-
-
-def test_rows_without_a_blank_between_them() -> None:
-    model = make_model()
-    glued = [Row("a"), Row("Eng"), Row("land", is_glued=True), Row(",", is_glued=True), Row("b", is_glued=True)]
-    found = measured(model, glued)
-    whole = measured(model, [Row("a"), Row("England"), Row(","), Row("b")])
-    kept = [0, 1, 3, 4]
-    assert [found["surprisal_bits"][place] for place in kept] == pytest.approx(whole["surprisal_bits"])
-    assert math.isnan(found["surprisal_bits"][2])
-    assert found["num_tokens"] == [1, 1, 0, 1, 1]
