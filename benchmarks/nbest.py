@@ -148,12 +148,13 @@ def measure(bnce: Commands, options: argparse.Namespace) -> Figures:
     work = options.work
     trigrams = ["own"] if options.ngram_corpus is None else ["own", "more"]
     models = {"run": options.run}
-    texts = ["--valid", work / "valid.txt", "--test", work / "test.txt"]
+    valid = ["--valid", work / "valid.txt"]
     found: Figures = {"interpolate": {}}
     for name in trigrams:
         models |= {name: work / f"{name}.arpa", f"{name}-mixture": work / f"{name}.toml"}
-        mixed = bnce.run("interpolate", options.run, models[name], *texts, "--out", models[f"{name}-mixture"])
-        found["interpolate"][name] = mixed
+        mixed = bnce.run("interpolate", options.run, models[name], *valid, "--out", models[f"{name}-mixture"])
+        scored = [bnce.run("score", models[one], work / "test.txt") for one in ("run", name, f"{name}-mixture")]
+        found["interpolate"][name] = mixed | {"test": {"components": scored[:2], "mixture": scored[2]}}
     models = {name: models[name] for name in MODELS if name in models}
     found["seeds"] = [
         {name: rescore(bnce, model, name, work / f"seed-{seed}") for name, model in models.items()}
@@ -249,7 +250,7 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
         "",
     ]
     names = {str(options.work): "work", str(options.run): "run"}
-    for line in typed[: len(found["interpolate"]) + 2 * len(first)]:
+    for line in typed[: 4 * len(found["interpolate"]) + 2 * len(first)]:
         for path, name in names.items():
             line = line.replace(path, name)
         lines.append(f"    {line}")

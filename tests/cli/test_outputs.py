@@ -73,7 +73,6 @@ READ = [
     (".tsv", ["rescore", "{run}", "--tune", "{lists}", "--test", "{input}", "--out", "{output}"]),
     (".tsv", ["surprisal", "{run}", "{input}", "--out", "{output}"]),
     (".toml", ["interpolate", "{run}", "{run}", "--valid", "{input}", "--out", "{output}"]),
-    (".toml", ["interpolate", "{run}", "{run}", "--valid", "{text}", "--test", "{input}", "--out", "{output}"]),
 ]
 # {output} leads to this file of the run.
 READ_RUN = [

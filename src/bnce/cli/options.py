@@ -67,10 +67,6 @@ MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
 ModeOption = Annotated[str, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))]
 
-SplitLinesOption = Annotated[
-    bool, flag("--split", "Split lines into sentences. Without this option, each line is one sentence.")
-]
-
 MAY_EXCEED = (
     "unnormalised: with the constant Z, so probabilities sum to 1 only approximately, and one of them can be above 1"
 )

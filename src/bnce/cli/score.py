@@ -19,7 +19,6 @@ from bnce.cli.options import (
     MODES,
     DeviceOption,
     ModelArgument,
-    SplitLinesOption,
     choice,
     flag,
     is_normalised,
@@ -74,7 +73,9 @@ def score(
             show_default="no context",
         ),
     ] = None,
-    split: SplitLinesOption = False,
+    split: Annotated[
+        bool, flag("--split", "Split lines into sentences. Without this option, each line is one sentence.")
+    ] = False,
     spell: Annotated[
         bool,
         flag(
