@@ -6,7 +6,7 @@ import dataclasses
 from typing import Annotated
 
 from bnce.cli.console import JsonOption, open_model, print_json, stderr, stdout
-from bnce.cli.options import DeviceOption, ModelArgument, flag, option
+from bnce.cli.options import DeviceOption, ModelArgument, option
 
 
 def generate(
@@ -21,7 +21,6 @@ def generate(
     top_p: Annotated[
         float, option("P", "Sample from the most likely words whose probabilities sum to P (above 0, at most 1).")
     ] = 1.0,
-    allow_unknown: Annotated[bool, flag("--allow-unk", "Allow <unk> in the text.")] = False,
     num_next: Annotated[
         int,
         option("K", "Print the K most likely next words and their probabilities instead of texts.", "--next", min=0),
@@ -41,7 +40,7 @@ def generate(
     """
     from bnce.scoring.sampling import Sampling
 
-    sampling = Sampling(temperature, top_k, top_p, allow_unknown)
+    sampling = Sampling(temperature, top_k, top_p)
     model = open_model(run, device)
     if num_next:
         words = model.next_words(prompt, num_next)

@@ -23,12 +23,11 @@ NUCLEUS_WORDS = 1024
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next word is chosen; temperature 0 always takes the most likely word."""
+    """How the next word is chosen, which is never `<unk>`; temperature 0 always takes the most likely word."""
 
     temperature: float = 1.0
     top_k: int = 0  # 0: all words
     top_p: float = 1.0
-    allow_unknown: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -71,8 +70,7 @@ def _next_words(engine: Engine, hidden_BD: Array, sampling: Sampling, generator:
     num_highest = 1 if sampling.temperature == 0 else sampling.top_k
     if num_highest:
         # The whole vocabulary is never laid out where only its highest scores are asked for.
-        without = None if sampling.allow_unknown else UNK
-        score_BK, word_BK, _ = engine.top_words(hidden_BD, num_highest, without)
+        score_BK, word_BK, _ = engine.top_words(hidden_BD, num_highest, without=UNK)
         return sample_highest(score_BK, word_BK, sampling, generator)
     rows = max(1, engines.BLOCK_NUMBERS // engine.vocab_size)
     parts = []
@@ -94,8 +92,7 @@ def check_texts(num_texts: int, max_words: int, seed: int) -> None:
 
 def sample_words(score_BV: Floats, sampling: Sampling, generator: np.random.Generator) -> Ints:
     """Choose one word per row (B,) from raw scores, which are written over."""
-    if not sampling.allow_unknown:
-        score_BV[:, UNK] = -np.inf
+    score_BV[:, UNK] = -np.inf
     if sampling.temperature == 0:
         return highest(score_BV, 1)[:, 0]
     if sampling.top_k:
