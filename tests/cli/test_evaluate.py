@@ -131,22 +131,6 @@ def test_saved_figures_are_those_that_a_comparison_shows(bnce: Command, copy: Pa
     assert row["split"] == "test.txt"
 
 
-def test_a_comparison_tells_texts_of_one_length_apart(
-    bnce: Command, copy: Path, trained: Path, texts: Path, prepared_anew: Callable[..., Path]
-) -> None:
-    lines = (texts / "test.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-    (texts / "backwards.txt").write_text("".join(reversed(lines)), encoding="utf-8")
-    assert bnce("evaluate", copy, "--save").status == 0
-    outcome = bnce("compare", copy, trained)
-    assert "†" not in outcome.stdout
-    assert bnce("evaluate", copy, "--corpus", prepared_anew(test="backwards"), "--save").status == 0
-    outcome = bnce("compare", copy, trained)
-    assert outcome.stdout.count("another text of test (SHA-256 ") == 1
-    assert "cannot be compared fairly with the other runs: another text of test" in outcome.stderr
-    rows = bnce("compare", copy, trained, "--json").json["rows"]
-    assert sorted(row["comparable"] for row in rows) == [False, True]
-
-
 class TestRefusals:
     def test_arguments(self, refused: Refused, trained: Path, texts: Path, tmp_path: Path) -> None:
         told = refused("evaluate", trained, "--text", texts / "test.txt", "--split", "test")

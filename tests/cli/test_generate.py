@@ -92,7 +92,3 @@ def test_the_likeliest_next_words(bnce: Command, trained: Path) -> None:
 )
 def test_refusals(refused: Refused, trained: Path, options: list[str], told: str) -> None:
     assert told in refused("generate", trained, *options)
-
-
-def test_what_is_no_run(refused: Refused, tmp_path: Path) -> None:
-    assert "is not a run directory" in refused("generate", tmp_path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,14 +70,7 @@ def test_options_that_do_not_apply_are_refused(refused: Refused, trained: Path, 
     )
 
 
-def test_refusals(refused: Refused, trained: Path, tmp_path: Path) -> None:
+def test_refusals(refused: Refused, tmp_path: Path) -> None:
     assert "Did you mean 'ltcb'?" in refused("info", "ltbc")
     assert "neither a run nor a corpus" in refused("info", tmp_path)
     assert "Did you mean 'lstm'?" in refused("info", "ltcb", "--model", "lsm")
-    copy = shutil.copytree(trained, tmp_path / "copy")
-    (copy / "summary.json").write_text("{", encoding="utf-8")
-    assert f"'{copy / 'summary.json'}' is damaged" in refused("info", copy)
-    (copy / "summary.json").unlink()
-    (copy / "evaluation.json").write_text(json.dumps({}), encoding="utf-8")
-    (copy / "config.toml").write_text("[", encoding="utf-8")
-    assert "is not valid TOML" in refused("info", copy)

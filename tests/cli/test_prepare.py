@@ -11,7 +11,7 @@ import pytest
 from command import Command
 
 from bnce import Corpus, Normaliser
-from tests.text.published import dump, shards, write_tar, write_wikitext
+from tests.text.published import dump, shards, write_tar
 
 Refused = Callable[..., str]
 
@@ -204,19 +204,8 @@ def test_a_corpus_name_goes_before_a_file(
     assert "'ltcb' is the name of a corpus and cannot be combined" in told
 
 
-def test_published_corpora(bnce: Command, place: Path) -> None:
-    """Each by its name, with the words that are its own, and those that are asked for instead."""
-    (place.parent / "enwik9").write_bytes(dump(60))
+def test_options_go_before_what_a_published_corpus_has(bnce: Command, place: Path) -> None:
     write_tar(place.parent / "r13.tar.gz", shards().items())
-    write_wikitext(place.parent / "wikitext-2")
-    found = {}
-    for name, path in (("ltcb", "enwik9"), ("obwb", "r13.tar.gz"), ("wikitext", "wikitext-2")):
-        assert bnce("prepare", name, place.parent / path, "--out", place / name, "--workers", 1).status == 0
-        found[name] = Corpus.open(place / name)
-    assert [found[name].normaliser.tokens for name in found] == ["words", "whitespace", "whitespace"]
-    assert [found[name].normaliser.lowercase for name in found] == [True, False, False]
-    assert "Smith" in found["obwb"].vocabulary
-    assert "w7" not in found["obwb"].vocabulary
     options = ["--out", place / "own", "--lowercase", "--min-count", 1, "--workers", 1]
     assert bnce("prepare", "obwb", place.parent / "r13.tar.gz", *options).status == 0
     own = Corpus.open(place / "own")

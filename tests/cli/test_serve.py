@@ -306,12 +306,7 @@ def test_connections_have_a_bound_and_other_machines_a_warning(trained: Path, tm
     ("options", "told"),
     [
         (["--log-level", "loud"], "Unknown log level 'loud': choose one of debug, info, warning, error."),
-        (["--body-seconds", "0"], "--body-seconds is 0.0: give a number from 0.1 to 3,600."),
-        (["--max-wait-ms", "inf"], "--max-wait-ms is inf: give a "),
-        (["--max-wait-ms", "nan"], "--max-wait-ms is nan: give a "),
-        (["--request-seconds", "1e300"], "--request-seconds is 1e+300: give a number from 0.1 to 3,600."),
         (["--max-batch", "0"], "--max-batch is 0: give a number from 1 to 1,000,000."),
-        (["--max-words", "-5"], "--max-words is -5: give a number from 1 to 10,000,000."),
         (["--token", "short"], "The token has 5 characters: give 16 to 512 letters, digits and marks without blanks"),
         (["--token-file", "/no/such"], "The token file '/no/such' cannot be read (No such file or directory)"),
         (["--allowed-host", "https://a.example"], "--allowed-host is 'https://a.example': give a name without scheme"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import SMALL, Command
+from command import Command, run_command, settings
 
 import bnce as library
 
@@ -27,19 +28,10 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def spoken_run(book: Path) -> Path:
-    from bnce import Normaliser, prepare
-
-    corpus = prepare([str(book)], book.parent / "corpus", normaliser=Normaliser(tokens="spoken"), num_workers=1)
-    settings = {key: json.loads(value) for key, value in (setting.split("=") for setting in SMALL)}
-    library.train(
-        "small",
-        corpus=corpus.directory,
-        model="lstm",
-        loss="bnce",
-        out=book.parent / "run",
-        settings={key: value for key, value in settings.items() if key != "model.bottleneck_size"},
-    )
-    return book.parent / "run"
+    corpus, run = book.parent / "corpus", book.parent / "run"
+    run_command("prepare", book, "--tokens", "spoken", "--out", corpus, "--workers", 1)
+    run_command("train", "small", "--corpus", corpus, "--model", "lstm", "--loss", "bnce", "--out", run, *settings())
+    return run
 
 
 def test_prepare_stores_the_form(bnce: Command, book: Path, place: Path) -> None:
@@ -51,15 +43,13 @@ def test_prepare_stores_the_form(bnce: Command, book: Path, place: Path) -> None
     assert not set(words[2:]) & {".", "1848", "mr", "--", "$"}
 
 
-def test_prepare_refuses_what_does_not_go_with_it(bnce: Command, book: Path, place: Path) -> None:
+def test_prepare_refuses_what_does_not_go_with_it(refused: Callable[..., str], book: Path, place: Path) -> None:
     for option, sentence in (
         (("--cased",), "use --lowercase, or other --tokens than spoken."),
         (("--numbers", "zero"), "leave it out, or choose other --tokens than spoken."),
         (("--tokens", "spken"), "choose one of words, whitespace, spoken. Did you mean 'spoken'?"),
     ):
-        outcome = bnce("prepare", book, "--tokens", "spoken", *option, "--out", place / "corpus")
-        assert outcome.status == 2
-        assert sentence in outcome.stderr
+        assert sentence in refused("prepare", book, "--tokens", "spoken", *option, "--out", place / "corpus")
 
 
 def test_score_reads_written_text(bnce: Command, spoken_run: Path, tmp_path: Path) -> None:

@@ -78,19 +78,26 @@ def test_rows_without_a_blank_before_them(bnce: Command, trained: Path, tmp_path
     assert [row[-1] for row in rows] == ["num_tokens", "1", "0", "1", "1"]
 
 
-def test_plain_text_becomes_a_table(bnce: Command, trained: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("Ba be.\n\nbi\n", encoding="utf-8")
-    record = bnce("surprisal", trained, tmp_path / "text.txt", "--out", tmp_path / "out.tsv", "--json").json
-    assert (record["num_texts"], record["format"]) == (2, "text")
-    assert [row["word"] for row in read(tmp_path / "out.tsv")] == ["Ba", "be.", "bi"]
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--word", "words"], "has no column 'words'"),
+        (["--mode", "exact"], "Unknown measuring mode 'exact'"),
+        (["--out", "o.csv"], "give an output of the same format"),
+        (["--out", "-", "--json"], "--out - and --json both write to standard output: leave one of them out."),
+    ],
+)
+def test_what_is_refused(
+    refused: Refused, trained: Path, table: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], told: str
+) -> None:
+    monkeypatch.chdir(table.parent)
+    assert told in refused("surprisal", trained, table, *options, *([] if "--out" in options else ["--out", "o.tsv"]))
+    assert [path.name for path in table.parent.iterdir()] == [table.name]
 
 
-def test_what_is_refused(refused: Refused, trained: Path, table: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.tsv"
-    assert "has no column 'words'" in refused("surprisal", trained, table, "--word", "words", "--out", out)
-    assert "Unknown measuring mode 'exact'" in refused("surprisal", trained, table, "--mode", "exact", "--out", out)
-    assert "give an output of the same format" in refused("surprisal", trained, table, "--out", tmp_path / "o.csv")
-    assert not out.exists()
+def test_a_parquet_table_cannot_be_printed(refused: Refused, trained: Path) -> None:
+    told = refused("surprisal", trained, "words.parquet", "--out", "-")
+    assert "'words.parquet' is a table in parquet format, which cannot be printed: give --out FILE.parquet." in told
 
 
 def test_a_table_on_standard_output(
@@ -107,14 +114,3 @@ def test_a_table_on_standard_output(
         assert printed[1].out == (tmp_path / "out.tsv").read_text(encoding="utf-8")
         assert printed[1].err == printed[0].err
     assert not (tmp_path / "-").exists()
-
-
-def test_what_does_not_go_to_standard_output(
-    refused: Refused, trained: Path, table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(table.parent)
-    told = refused("surprisal", trained, table, "--out", "-", "--json")
-    assert "--out - and --json both write to standard output: leave one of them out." in told
-    told = refused("surprisal", trained, "words.parquet", "--out", "-")
-    assert "'words.parquet' is a table in parquet format, which cannot be printed: give --out FILE.parquet." in told
-    assert not (table.parent / "-").exists()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from command import Command, ctrl_c_after_step, settings
-from run_files import held, metrics_of, num_parameters_of, settings_of, states_of
+from run_files import held, metrics_of, num_parameters_of, settings_of
 
 import bnce as package
 from bnce import LOSSES, Corpus
@@ -253,24 +253,15 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "told"),
         [
-            (
-                ["wik"],
-                "choose one of demo, ltcb, news, obwb, small, transformer, wiki. Did you mean 'wiki'?",
-            ),
+            (["wik"], "choose one of demo, ltcb, news, obwb, small, transformer, wiki. Did you mean 'wiki'?"),
             (["wiki", "--model", "relu-lsm"], "Did you mean 'relu-lstm'?"),
-            (
-                ["wiki", "--loss", "bcne"],
-                f"Unknown loss 'bcne': choose one of {', '.join(LOSSES.names)}. Did you mean",
-            ),
+            (["wiki", "--loss", "bcne"], f"Unknown loss 'bcne': choose one of {', '.join(LOSSES.names)}. Did you mean"),
             (["missing.toml"], "The recipe file 'missing.toml' does not exist"),
             (["wiki", "--set", "training.epoch=1"], "Did you mean 'epochs'?"),
             (["wiki", "--set", "trainin.epochs=1"], "Did you mean 'training'?"),
             (["wiki", "--set", "epochs"], "write it as section.key=value, such as training.epochs=3."),
             (["wiki", "--set", "training.epochs=many"], "training] epochs is 'many': it must be of type float."),
-            (
-                ["wiki", "--set", "training.epochs=0"],
-                "training.epochs is 0: it must be above 0 and at most 2147483647.",
-            ),
+            (["wiki", "--set", "training.epochs=0"], "epochs is 0: it must be above 0 and at most 2147483647."),
             (["wiki", "--set", "optimiser.learning_rate=-1"], "it must be above 0 and at most 1e+38."),
             (["wiki", "--device", "gpu"], "Unknown device 'gpu': use auto, cpu, cuda or cuda:N."),
         ],
@@ -331,23 +322,6 @@ class TestRefusals:
             (40, 0.04, 0.02),
             (40, 0.004, 0.002),
         ]
-
-    def test_a_failed_start_leaves_the_place_to_the_corrected_command(
-        self, bnce: Command, refused: Refused, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        options = ["train", "wiki", "--corpus", corpus, "--out", place / "run", *settings()]
-        with monkeypatch.context() as patched:
-            patched.setattr("bnce.training.network.build_optimiser", None)
-            with pytest.raises(TypeError):
-                bnce(*options)
-        assert list(place.iterdir()) == []
-        # Killed there, it leaves a directory, with nothing in it that somebody would miss.
-        with ctrl_c_after_step(3):
-            bnce(*options)
-        for state in states_of(place / "run"):
-            state.unlink()
-        assert bnce(*options, "--set", "training.batch_size=4").status == 0
-        assert settings_of(place / "run")["training"]["batch_size"] == 4
 
     def test_a_full_disk(self, bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(tensors: Any, path: Path, metadata: Any) -> None:
