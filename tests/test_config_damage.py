@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -109,8 +108,3 @@ def test_wrong_values_in_a_normaliser(tmp_path: Path) -> None:
 def test_normalisers_that_are_none(settings: object) -> None:
     with pytest.raises(UserError):
         Normaliser.from_dict(settings)  # type: ignore[arg-type]
-
-
-def test_a_normaliser_comes_back() -> None:
-    normaliser = Normaliser(lowercase=False, numbers="zero")
-    assert Normaliser.from_dict(json.loads(json.dumps(normaliser.to_dict()))) == normaliser

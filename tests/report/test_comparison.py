@@ -64,7 +64,8 @@ def test_raw_numbers(tmp_path, write_run, compare_runs):
     )
     assert (row.corpus, row.split, row.num_tokens, row.vocab_size) == ("ltcb", "test", 7_800_000, 80_000)
     assert row.oov_share == pytest.approx(0.023)
-    assert row.peak_memory_bytes == 3 * 2**30 + 12
+    assert (row.run, row.num_noise) == ("a", 100)
+    assert row.peak_memory_bytes == 3 * 2**30 + 12, "of the last of twelve evaluations"
     assert row.comparable
     assert comparison.cells[0][0] == "RNN (S-NCE, K=100)"
 

@@ -7,54 +7,31 @@ import json
 import pytest
 
 
-@pytest.fixture
-def cells(tmp_path, write_run, compare_runs):
-    """Give a column of the table of runs that have different values of a figure in their summaries."""
-
-    def read(column, *, evaluation=None, summary=None):
-        key, values = next(iter((evaluation or summary).items()))
-        runs = []
-        for place, value in enumerate(values):
-            figures = {"evaluation": {key: value}} if evaluation else {"summary": {key: value}}
-            runs.append(write_run(tmp_path / f"{place}", num_evaluations=0, **figures))
-        comparison = compare_runs(runs)
-        return [row[comparison.head.index(column)] for row in comparison.cells]
-
-    return read
-
-
-def test_speed(cells):
-    shown = {
-        812: "812", 999.7: "1.0K", 8_400: "8.4K", 35_100: "35.1K", 999_949: "999.9K", 999_960: "1.00M", 5.87e6: "5.87M",
-        9.996e6: "10.0M", 12.3e6: "12.3M", 0.0: "0", None: "—",
-    }  # fmt: skip
-    assert cells("TS (w/s)", summary={"words_per_second": shown}) == list(shown.values())
-
-
-def test_parameters(cells):
-    shown = {
-        12: "12", 12_345: "12.3K", 999_960: "1.0M", 48_800_000: "48.8M", 66_000_000: "66.0M", 880_000_000: "0.88B",
-        1_590_000_000: "1.59B", None: "—",
-    }  # fmt: skip
-    assert cells("NoP", summary={"num_parameters": shown}) == list(shown.values())
-
-
-def test_perplexity(cells):
-    shown = {110.24: "110.2", 59.0: "59.0", 123_456.0: "1.23e+05", None: "—"}
-    assert cells("PPLf", evaluation={"ppl_f": shown}) == list(shown.values())
-
-
-def test_duration(cells):
-    shown = {
-        0.04: "0.0 s", 12.34: "12.3 s", 59.96: "1 min 00 s", 750: "12 min 30 s", 3599.7: "1 h 00 min",
-        11_100: "3 h 05 min", 86_399: "1 d 00 h", 183_600: "2 d 03 h", None: "—",
-    }  # fmt: skip
-    assert cells("train time", summary={"train_seconds": shown}) == list(shown.values())
-
-
-def test_epochs(cells):
-    shown = {20.0: "20", 1.5: "1.5", 0.041: "0.04", 0.0: "0", None: "—"}
-    assert cells("epochs", summary={"epochs": shown}) == list(shown.values())
+@pytest.mark.parametrize(
+    ("column", "file", "key", "shown"),
+    [
+        ("TS (w/s)", "summary", "words_per_second", {
+            812: "812", 999.7: "1.0K", 8_400: "8.4K", 35_100: "35.1K", 999_949: "999.9K", 999_960: "1.00M",
+            5.87e6: "5.87M", 9.996e6: "10.0M", 12.3e6: "12.3M", 0.0: "0", None: "—",
+        }),
+        ("NoP", "summary", "num_parameters", {
+            12: "12", 12_345: "12.3K", 999_960: "1.0M", 48_800_000: "48.8M", 66_000_000: "66.0M", 880_000_000: "0.88B",
+            1_590_000_000: "1.59B", None: "—",
+        }),
+        ("PPLf", "evaluation", "ppl_f", {110.24: "110.2", 59.0: "59.0", 123_456.0: "1.23e+05", None: "—"}),
+        ("train time", "summary", "train_seconds", {
+            0.04: "0.0 s", 12.34: "12.3 s", 59.96: "1 min 00 s", 750: "12 min 30 s", 3599.7: "1 h 00 min",
+            11_100: "3 h 05 min", 86_399: "1 d 00 h", 183_600: "2 d 03 h", None: "—",
+        }),
+        ("epochs", "summary", "epochs", {20.0: "20", 1.5: "1.5", 0.041: "0.04", 0.0: "0", None: "—"}),
+    ],
+)  # fmt: skip
+def test_columns_of_the_table(tmp_path, write_run, compare_runs, column, file, key, shown):
+    runs = [
+        write_run(tmp_path / f"{place}", num_evaluations=0, **{file: {key: value}}) for place, value in enumerate(shown)
+    ]
+    comparison = compare_runs(runs)
+    assert [row[comparison.head.index(column)] for row in comparison.cells] == list(shown.values())
 
 
 def test_ratio(tmp_path, write_run, compare_runs):

@@ -40,24 +40,6 @@ def test_it_has_the_settings_the_words_and_their_counts(place: Path, corpus: Cor
     assert np.load(run / "counts.npy").sum() == 2000, "2,003 tokens in 8 streams"
 
 
-def test_does_not_write_over_anything(place: Path, corpus: Corpus) -> None:
-    train_small(place / "run", corpus, training=SHORT)
-    before = (place / "run" / "config.toml").read_bytes()
-    with pytest.raises(UserError, match="already"):
-        train_small(place / "run", corpus, training={**SHORT, "seed": 2})
-    assert (place / "run" / "config.toml").read_bytes() == before
-
-
-def test_appears_whole_or_not_at_all(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object, **keywords: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(np, "save", full)
-    with pytest.raises(UserError, match="The disk is full"):
-        train_small(place / "run", corpus)
-    assert list(place.iterdir()) == []
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_disk_that_is_full_at_the_counts(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = type(corpus.vocabulary)
