@@ -56,6 +56,10 @@ def _refuse_constant(name: str) -> None:
 
 
 Command = Callable[..., Outcome]
+Refused = Callable[..., str]
+Refused = Callable[..., str]
+Refused = Callable[..., str]
+Refused = Callable[..., str]
 
 
 @pytest.fixture
@@ -92,7 +96,7 @@ def bnce() -> Command:
 
 
 @pytest.fixture
-def refused(bnce: Command) -> Callable[..., str]:
+def refused(bnce: Command) -> Refused:
     """Give a command that must be refused: status 2, one sentence on standard error, and nothing else anywhere."""
 
     def run(*arguments: object) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_files import settings_of
 
 import bnce
 
@@ -33,10 +33,6 @@ SMALL = {
 def _no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let scoring be timed at once."""
     monkeypatch.setattr(scoring_speed, "SECONDS", 0.01)
-
-
-def settings_of(run: Path) -> dict[str, Any]:
-    return tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.usefixtures("losses_of_its_own")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command
-
-Refused = Callable[..., str]
+from command import Command, Refused
 
 
 def test_the_new_run_is_used_as_any(bnce: Command, trained: Path, texts: Path, place: Path) -> None:

@@ -8,12 +8,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Command
+from command import Command, Refused
 from rich.console import Console
 
 from bnce import __version__, cli
@@ -21,8 +20,6 @@ from bnce.cli.console import print_json, progress_bar
 from bnce.cli.display import Display
 from bnce.cli.help import HelpCommand
 from bnce.recipes.recipe import load_recipe
-
-Refused = Callable[..., str]
 
 
 def test_json_is_one_line_of_plain_json(capsys: pytest.CaptureFixture[str]) -> None:

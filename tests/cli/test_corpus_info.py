@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command import Command
+from command import Command, Refused
 from small_corpus import END, VOCAB_SIZE, small_corpus, write_corpus
 
 
@@ -57,7 +56,7 @@ def test_corpus_as_tables(tmp_path: Path, bnce: Command) -> None:
         assert expected in shown
 
 
-def test_more_streams_than_tokens(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_more_streams_than_tokens(tmp_path: Path, refused: Refused) -> None:
     small_corpus(tmp_path / "c", num_train=300)
     message = refused("info", tmp_path / "c")
     assert "has 300 tokens and cannot be read as 400 streams: give a smaller --batch-size" in message

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command, settings
+from command import Command, Refused, settings
 from damage import damaged
 
 
@@ -16,7 +15,7 @@ from damage import damaged
     [("train", "train"), ("train", "valid"), ("train", "test"), ("evaluate", "train"), ("info", "train")],
 )
 def test_a_damaged_text_is_refused(
-    refused: Callable[..., str], corpus: Path, trained: Path, place: Path, tmp_path: Path, command: str, split: str
+    refused: Refused, corpus: Path, trained: Path, place: Path, tmp_path: Path, command: str, split: str
 ) -> None:
     """Before anything is made or measured."""
     copy = tmp_path / "corpus"
@@ -58,7 +57,7 @@ def test_a_damaged_run_never_scores_otherwise(
 @pytest.mark.parametrize("name", ["summary.json", "evaluation.json", "normaliser.json", "corpus.json"])
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a": "\xff"}', b"null"], ids=["nested", "not UTF-8", "null"])
 def test_a_small_file_that_is_no_object_is_named(
-    refused: Callable[..., str], corpus: Path, trained: Path, tmp_path: Path, name: str, content: bytes
+    refused: Refused, corpus: Path, trained: Path, tmp_path: Path, name: str, content: bytes
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(corpus if name == "corpus.json" else trained, copy)

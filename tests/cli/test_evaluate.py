@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from command import Command
+from command import Command, Refused
 
 import bnce as package
-
-Refused = Callable[..., str]
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Command, run_command
+from command import Command, Refused, run_command
 from run_files import metrics_of, sizes_of
 from small_corpus import small_corpus
 from small_training import train_small
@@ -18,9 +17,6 @@ from bnce import Corpus
 from tests.training.test_resume import assert_the_same_to_the_bit, train_in_pieces
 
 LOSS = "adaptive-softmax"
-
-
-Refused = Callable[..., str]
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
-from command import Command, ctrl_c_after_step, settings
+from command import Command, Refused, ctrl_c_after_step, settings
 from kill_itself import killed_in
 from run_files import MODEL_FILE, settings_of, states_of, status_of, summary_of
 
 from bnce import Corpus
-
-Refused = Callable[..., str]
 
 
 def test_rows_table_and_report(bnce: Command, corpus: Path, place: Path) -> None:
@@ -119,11 +117,11 @@ def test_another_text_is_refused(
 ) -> None:
     """Also for other rows than those that are there: all of them stand in one table."""
     options = ["--out", place / "grid", *settings()]
-    assert bnce("experiment", "ltcb", "--corpus", corpus, "--rows", "rnn-bnce", *options).status == 0
+    assert bnce("experiment", "ltcb", "--corpus", corpus, "--rows", "relu-lstm-bnce", *options).status == 0
     other = prepared_anew(**{split: "train"})
-    for model in ("rnn", "ffnn"):
+    for model in ("relu-lstm", "ffnn"):
         told = refused("experiment", "ltcb", "--corpus", other, "--rows", f"{model}-bnce", *options)
-        assert f"has another {name} text than the run '{place / 'grid' / 'rnn-bnce'}' was begun with" in told
+        assert f"has another {name} text than the run '{place / 'grid' / 'relu-lstm-bnce'}' was begun with" in told
     assert not (place / "grid" / "ffnn-bnce").exists()
 
 

@@ -7,13 +7,11 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, Refused
 
-Refused = Callable[..., str]
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
 
 

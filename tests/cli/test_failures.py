@@ -13,11 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import Command, settings
+from command import Command, Refused, settings
 
 from bnce import UserError, cli
-
-Refused = Callable[..., str]
 
 HUGE = "9" * 23
 LONG = "x" * 5000

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, Refused
 
 from bnce.text.fetch import DOWNLOADS, Download
 from tests.text.file_server import FileServer, serve
@@ -44,7 +44,7 @@ def test_json_is_one_object(bnce: Command, server: FileServer, tmp_path: Path) -
     assert record["checked"] == "recorded"
 
 
-def test_errors_are_one_sentence(refused: Callable[..., str], server: FileServer, tmp_path: Path) -> None:
+def test_errors_are_one_sentence(refused: Refused, server: FileServer, tmp_path: Path) -> None:
     server.status = 404
     for arguments, message in (
         (("ltcb",), "the server says 404"),

@@ -9,7 +9,6 @@ import lzma
 import random
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 import pytest
-from command import Command
+from command import Command, Refused
 from dask_machines import Machines
 from run_files import write_mixture
 
@@ -200,7 +199,7 @@ def test_names_in_columns_become_json(bnce: Command, trained: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["NaN", "Infinity", "[-Infinity]"])
 def test_names_that_are_not_json_are_refused(
-    bnce: Command, refused: Callable[..., str], trained: Path, tmp_path: Path, name: str
+    bnce: Command, refused: Refused, trained: Path, tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / "ids.jsonl"
     path.write_text(f'{{"id": 1, "text": "ba"}}\n{{"id": {name}, "text": "be"}}\n', encoding="utf-8")
@@ -211,7 +210,7 @@ def test_names_that_are_not_json_are_refused(
     assert [one["id"] for one in lines_of(tmp_path / "out" / "ids.jsonl")] == [1]
 
 
-def test_a_column_that_is_there_twice_is_refused(refused: Callable[..., str], trained: Path, tmp_path: Path) -> None:
+def test_a_column_that_is_there_twice_is_refused(refused: Refused, trained: Path, tmp_path: Path) -> None:
     columns = [pyarrow.array(["ba", "be"])] * 4
     path = tmp_path / "twice.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, ["text", "id", "id", "more"]), path)
@@ -232,7 +231,7 @@ def test_a_column_that_is_there_twice_is_refused(refused: Callable[..., str], tr
     ],
 )
 def test_integers_that_do_not_fit_are_refused(
-    bnce: Command, refused: Callable[..., str], trained: Path, tmp_path: Path, fields: str
+    bnce: Command, refused: Refused, trained: Path, tmp_path: Path, fields: str
 ) -> None:
     path = tmp_path / "large.jsonl"
     path.write_text(f'{{"text": "ba", {fields}}}\n', encoding="utf-8")
@@ -348,7 +347,7 @@ def test_the_report_says_how_probabilities_are_had(bnce: Command, trained: Path,
 
 
 def test_a_refused_command_leaves_the_directory_free(
-    bnce: Command, refused: Callable[..., str], trained: Path, shards: Path, tmp_path: Path
+    bnce: Command, refused: Refused, trained: Path, shards: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     for wrong in (("--id", "nobody", "--scores-only"), ("--precision", "bf16", "--device", "cpu")):
@@ -360,7 +359,7 @@ def test_a_refused_command_leaves_the_directory_free(
 
 
 def test_a_shard_of_the_same_name_is_not_overwritten(
-    bnce: Command, refused: Callable[..., str], trained: Path, shards: Path, tmp_path: Path
+    bnce: Command, refused: Refused, trained: Path, shards: Path, tmp_path: Path
 ) -> None:
     out, other = tmp_path / "out", tmp_path / "other" / "a.jsonl"
     assert bnce("filter", trained, shards / "a.jsonl", "--out", out).status == 0
@@ -455,7 +454,7 @@ def test_models_of_other_kinds(bnce: Command, trained: Path, texts: Path, shards
     ],
 )  # fmt: skip
 def test_what_is_refused(
-    refused: Callable[..., str],
+    refused: Refused,
     trained: Path,
     shards: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -468,7 +467,7 @@ def test_what_is_refused(
     assert not any(path.is_file() for path in Path("x").rglob("*"))
 
 
-def test_an_exported_run_is_refused(refused: Callable[..., str], place: Path, tmp_path: Path) -> None:
+def test_an_exported_run_is_refused(refused: Refused, place: Path, tmp_path: Path) -> None:
     """Documents go through PyTorch's network in streams."""
     exported = tmp_path / "exported"
     exported.mkdir()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, Refused
 from small_corpus import WORDS, small_run
 
 from bnce import Normaliser
-
-Refused = Callable[..., str]
 
 
 def test_a_seed_repeats_its_texts(bnce: Command, trained: Path) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, Refused
 from run_files import num_parameters_of
-
-Refused = Callable[..., str]
 
 
 def test_a_run(bnce: Command, trained: Path) -> None:

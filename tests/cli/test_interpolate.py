@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, Refused
 
 from bnce import Corpus
 
 pytest.importorskip("kenlm")
-
-Refused = Callable[..., str]
 
 
 @pytest.fixture

@@ -6,17 +6,14 @@ import gzip
 import io
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, Refused
 
 from bnce import Corpus, load
 
 kenlm = pytest.importorskip("kenlm")
-
-Refused = Callable[..., str]
 
 
 def test_a_model_with_the_words_of_a_run_is_mixed_with_it(

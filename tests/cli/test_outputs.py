@@ -11,9 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command, settings
-
-Refused = Callable[..., str]
+from command import Command, Refused, settings
 
 # {link} leads to a file that is there already, or to an empty directory.
 FILES = [

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, Refused
 
 from bnce import Corpus, Normaliser
 from tests.text.published import dump, shards, write_tar
-
-Refused = Callable[..., str]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
-from command import Command
+from command import Command, Refused
 from dask_machines import Machines
 
 from bnce import UserError, prepare
@@ -157,7 +157,7 @@ def test_task_errors_are_the_users(bnce: Command, machines: Machines, text: Path
 
 
 def test_versions_must_be_the_same(
-    refused: Callable[..., str], machines: Machines, text: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    refused: Refused, machines: Machines, text: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = cluster.__version__
     monkeypatch.setattr(cluster, "__version__", "99.1")
@@ -170,7 +170,7 @@ def test_versions_must_be_the_same(
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense://x", "nowhere", "", "text.txt"])
 def test_nobody_answers(
-    refused: Callable[..., str], text: Path, place: Path, address: str, monkeypatch: pytest.MonkeyPatch
+    refused: Refused, text: Path, place: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr("distributed.Client", None)  # which takes long to give up
@@ -181,7 +181,7 @@ def test_nobody_answers(
 
 
 def test_cluster_without_workers(
-    refused: Callable[..., str], text: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refused: Refused, text: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "ANSWER_SECONDS", 2)
     (tmp_path / "machines").mkdir()
@@ -194,12 +194,12 @@ def test_cluster_without_workers(
     assert list(place.iterdir()) == []
 
 
-def test_workers_are_of_this_machine(refused: Callable[..., str], text: Path, place: Path) -> None:
+def test_workers_are_of_this_machine(refused: Refused, text: Path, place: Path) -> None:
     told = refused("prepare", text, "--out", place / "c", "--cluster", "tcp://host:8786", "--workers", 2)
     assert "leave out --workers or --cluster" in told
 
 
-def test_missing_package(refused: Callable[..., str], text: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package(refused: Refused, text: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     told = refused("prepare", text, "--out", place / "c", "--cluster", "tcp://host:8786")
     assert told == (

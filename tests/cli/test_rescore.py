@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, Refused
 
 from bnce import load
 
 pytest.importorskip("jiwer")
 
-Refused = Callable[..., str]
 
 KALDI = "x-1 ba be bi\nx-2 ba be\nx-3\ny-1 xyzzy fu\ny-2 fu\n"
 AM = "x-1 3\nx-2 2\nx-3 9\ny-1 1\ny-2 1.5\n"

@@ -9,19 +9,16 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from command import Command
+from command import Command, Refused
 from small_corpus import change_weights
 
 from bnce import load
 from bnce.spelling.model import ORDER
 from tests.spelling.definition import by_definition, log_prob
-
-Refused = Callable[..., str]
 
 TEXT = "Ba be bi .\n\nxyzzy ba? Bo!\nfu\n"
 NUM_WORDS, NUM_TOKENS = 4 + 0 + 5 + 1, 4 + 0 + 5 + 1 + 4

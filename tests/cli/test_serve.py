@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from command import Command
+from command import Command, Refused
 from run_files import write_mixture
 
 from bnce import Model, load
@@ -31,8 +31,6 @@ BODY_SECONDS = 3
 # The most that requests may add to what the server holds when it is ready, and the limit in all.
 MEMORY_GROWTH_BYTES = 128 * 2**20
 MEMORY_LIMIT_BYTES = 768 * 2**20
-
-Refused = Callable[..., str]
 
 
 @pytest.fixture(scope="module")

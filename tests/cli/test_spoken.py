@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command, run_command, settings
+from command import Command, Refused, run_command, settings
 
 import bnce as library
 
@@ -43,7 +42,7 @@ def test_prepare_stores_the_form(bnce: Command, book: Path, place: Path) -> None
     assert not set(words[2:]) & {".", "1848", "mr", "--", "$"}
 
 
-def test_prepare_refuses_what_does_not_go_with_it(refused: Callable[..., str], book: Path, place: Path) -> None:
+def test_prepare_refuses_what_does_not_go_with_it(refused: Refused, book: Path, place: Path) -> None:
     for option, sentence in (
         (("--cased",), "use --lowercase, or other --tokens than spoken."),
         (("--numbers", "zero"), "leave it out, or choose other --tokens than spoken."),

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from command import Command, run_command
+from command import Command, Refused, run_command
 from small_corpus import change_weights
-
-Refused = Callable[..., str]
 
 TABLE = "story\tword\tms\n1\tBa\t300\n1\tbe.\t310\n1\txyzzy\t\n2\tbi\t290\n2\tbo\t280\n"
 

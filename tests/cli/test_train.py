@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from command import Command, ctrl_c_after_step, settings
+from command import Command, Refused, ctrl_c_after_step, settings
 from run_files import held, metrics_of, num_parameters_of, settings_of
 
 import bnce as package
 from bnce import LOSSES, Corpus
 
-Refused = Callable[..., str]
 NO_TARGETS = "words of the vocabulary are no targets in the training text. Together they start with"
 
 

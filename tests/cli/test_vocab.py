@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command import Command
+from command import Command, Refused
 
 from bnce import load
-
-Refused = Callable[..., str]
 
 
 @pytest.fixture

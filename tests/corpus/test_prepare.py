@@ -56,14 +56,6 @@ def texts(tmp_path: Path) -> dict[str, str]:
     return {name: write(tmp_path, f"{name}.txt", text) for name, text in given.items()}
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Give a directory for the corpus alone, so that whatever is left behind shows."""
-    directory = tmp_path / "place"
-    directory.mkdir()
-    return directory
-
-
 def many_documents(directory: Path, num_documents: int = 400) -> str:
     documents = (f"Document {n} has word{n % 37} and x{n % 5}.\nAnd a line.\n" for n in range(num_documents))
     return write(directory, "many.txt", "\n".join(documents))

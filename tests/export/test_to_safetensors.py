@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from command import run_command
+from command import Refused, run_command
 from run_files import MODEL_FILE
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -104,7 +103,7 @@ def test_the_header_says_what_it_is(tmp_path: Path) -> None:
     assert header["vocabulary"] == load(run).vocabulary.digest
 
 
-def test_refusals_leave_nothing(refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_leave_nothing(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_run(tmp_path / "run")
     command = ["export", run, "--to", "safetensors", "--out"]
     assert "Unknown row format 'int9'" in refused(*command, tmp_path / "out", "--rows", "int9")

@@ -6,14 +6,14 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from command import run_command
+from command import Refused, run_command
 from run_files import MODEL_FILE, settings_of, words_of
 from safetensors.torch import load_file
 from small_corpus import END, UNK, random_ids, small_run
@@ -24,7 +24,6 @@ from bnce import Model, Sampling, load
 from .exported_runs import MODELS
 
 Opened = tuple[Path, Path, Any, Any]
-Refused = Callable[..., str]
 
 
 @pytest.fixture(scope="module", autouse=True)

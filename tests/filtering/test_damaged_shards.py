@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from command import Command
+from command import Command, Refused
 
 GOOD = [{"text": f"ba be bi {number % 7} ."} for number in range(40)]
 
@@ -85,7 +85,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_one_sentence_and_the_others_go_on(
     bnce: Command,
-    refused: Callable[..., str],
+    refused: Refused,
     trained: Path,
     tmp_path: Path,
     name: str,

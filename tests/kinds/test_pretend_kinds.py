@@ -7,20 +7,18 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Command, run_command
+from command import Command, Refused, run_command
 from safetensors.numpy import load_file
 from small_corpus import small_corpus
 
 from bnce import BODIES, LOSSES, OPTIMISERS, OutputLayer, UserError
 
 from . import pretend
-
-Refused = Callable[..., str]
 
 SIZES = ("model.embedding_size=6", "model.hidden_size=8", "training.batch_size=8", "training.num_steps=5")
 SMALL = [*SIZES, "optimiser.name=sign", "training.epochs=1", "optimiser.warmup_steps=5"]

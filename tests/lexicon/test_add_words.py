@@ -5,16 +5,14 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command import Command, settings
+from command import Command, Refused, settings
 
 import bnce as package
 
-Refused = Callable[..., str]
 CONTEXTS = ([], ["ba"], ["xyzzy", "be"])
 UNK = 1
 

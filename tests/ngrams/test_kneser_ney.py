@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import Command
+from command import Command, Refused
 from kneser_ney import Ngram, by_definition
 
 from bnce import UserError, load
@@ -168,6 +168,6 @@ def test_what_the_file_says_of_its_text(bnce: Command, tmp_path: Path) -> None:
         (3, "-1", "The pruned counts are '-1'"),
     ],
 )
-def test_refusals(refused: Callable[..., str], texts: Path, tmp_path: Path, order: int, prune: str, told: str) -> None:
+def test_refusals(refused: Refused, texts: Path, tmp_path: Path, order: int, prune: str, told: str) -> None:
     options = ["--order", order, f"--prune={prune}", "--out", tmp_path / "m.arpa"]
     assert told in refused("ngram", texts / "train.txt", *options)

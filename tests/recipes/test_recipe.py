@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from command import Command
+from command import Command, Refused
 
 from bnce import BODIES, LOSSES
 
@@ -36,7 +36,7 @@ def load_recipe(bnce: Command) -> Load:
 
 
 @pytest.fixture
-def refusal(refused: Callable[..., str]) -> Refusal:
+def refusal(refused: Refused) -> Refusal:
     """Give the sentence in which a recipe is refused."""
 
     def ask(name: str, *, model: str | None = None, loss: str | None = None) -> str:

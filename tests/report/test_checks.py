@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command import Command
+from command import Command, Refused
 from damage import damaged
 
 from bnce import LOSSES
@@ -82,7 +82,7 @@ def test_damage_in_any_file_shows(bnce: Command, corpus: Path, trained: Path, tm
     assert wrong == {"config.toml", "model.safetensors", state.name}
 
 
-def test_what_cannot_be_checked_is_refused(refused: Callable[..., str], trained: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_checked_is_refused(refused: Refused, trained: Path, tmp_path: Path) -> None:
     assert "is neither a run nor a corpus" in refused("info", tmp_path, "--check")
     assert refused("info") == "bnce: Give a recipe, a run or a corpus, or --check to check the installation."
     assert refused("info", trained, "--check", "--model", "rnn") == (

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Command
+from command import Command, Refused
 
 from .made_lists import save
 
-Refused = Callable[..., str]
 NAMES = ("am_weight", "old_lm_weight", "lm_weight", "word_penalty", "oov_penalty", "rank_weight")
 
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Command
+from command import Command, Refused
 from damage import KINDS, damaged
 
 from .made_lists import LISTS, WRITERS, Record, as_they_were, save
 
-Refused = Callable[..., str]
 Outcome = str | list[Record]  # the sentence of a refusal, or the lists that were read
 Read = Callable[..., Outcome]
 SEEDS = 80

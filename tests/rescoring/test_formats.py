@@ -10,12 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, Refused
 from pages import read_page
 
 from .made_lists import LISTS, SHOWN, WRITERS, Record, read, record, save
 
-Refused = Callable[..., str]
 Reader = Callable[..., list[Record]]
 FORMS = sorted(WRITERS)
 KALDI = ["spk-a-1 the cat sat", "spk-a-2 the  cat", "spk-a-3", "b-1 ünïcode 日本"]

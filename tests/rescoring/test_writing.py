@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, Refused
 
 from .made_lists import Record, as_they_were, record, save
 
-Refused = Callable[..., str]
 LISTS = [
     record("a", None, ("ba be bi", -1.0), ("ba be", -2.0), ("ba xyzzy bi yak", -3.0), ("", -4.0)),
     record("b", None, ("fu", -1.0)),

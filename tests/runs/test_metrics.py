@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Command
+from command import Command, Refused
 from small_corpus import Watcher, small_corpus
 from small_training import resume_small, train_small
 
@@ -65,7 +64,7 @@ def test_a_full_disk(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_lines_that_are_no_evaluations_are_told(
-    run: Path, bnce: Command, refused: Callable[..., str], line: str, why: str
+    run: Path, bnce: Command, refused: Refused, line: str, why: str
 ) -> None:
     first, second = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     (run / "metrics.jsonl").write_text("\n".join([first, line, second]) + "\n", encoding="utf-8")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Refused
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,10 @@ import pytest
         ("--max-body-bytes", 2**26 + 1, "a number from 1 to 67,108,864."),
     ],
 )
-def test_a_limit_is_within_its_bounds(
-    refused: Callable[..., str], trained: Path, option: str, value: float, told: str
-) -> None:
+def test_a_limit_is_within_its_bounds(refused: Refused, trained: Path, option: str, value: float, told: str) -> None:
     assert refused("serve", trained, f"{option}={value}") == f"bnce: {option} is {value}: give {told}"
 
 
-def test_a_wait_leaves_time_for_an_answer(refused: Callable[..., str], trained: Path) -> None:
+def test_a_wait_leaves_time_for_an_answer(refused: Refused, trained: Path) -> None:
     told = refused("serve", trained, "--max-wait-ms", 2000, "--request-seconds", 2)
     assert "--max-wait-ms is 2000 and --request-seconds 2, so every request would end" in told
