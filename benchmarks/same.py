@@ -397,6 +397,7 @@ GONE_KEYS: dict[str, str] = {
     "pieces": ONLY_WORDS,
     "known_words": ONLY_WORDS,
     "has_pieces": ONLY_WORDS,
+    "oov_share_of": ONLY_WORDS,
     "neighbours": SHARED_UNKNOWN,
     "dropped": "words are added, never dropped",
     "not_known": "words are added, never dropped",
