@@ -13,13 +13,13 @@ from typing import Any
 import onnx
 import pytest
 import torch
-from small_corpus import END, VOCAB_SIZE
+from small_corpus import VOCAB_SIZE
 from torch import Tensor
 
 from bnce import UserError
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.export.onnx_graphs import ALIGNMENT_BYTES, WEIGHTS_FILE, write_graphs
-from bnce.export.to_onnx import GRAPHS, OF_RECURRENT, compare, export_onnx, open_graph, run_body, run_graph
+from bnce.export.to_onnx import GRAPHS, OF_RECURRENT, compare, export_onnx, open_graph, run_graph
 from bnce.models.recurrent import Recurrent
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model, save_weights
@@ -50,50 +50,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunDir
     return made
 
 
-@pytest.fixture(
-    params=[
-        "ffnn-bnce",
-        "ffnn-bnce-2",
-        "ffnn-bnce-6",
-        *(f"{name}-bnce" for name in MODELS[1:]),
-        *(f"{name}-bnce-2" for name in DEEP),
-    ]
-)
+@pytest.fixture(params=["-".join([name, "bnce", *map(str, sizes.values())]) for name, sizes in CASES])
 def case(request: pytest.FixtureRequest, exported: dict[str, tuple[RunDirectory, Path]]) -> tuple[RunDirectory, Path]:
     return exported[request.param]
 
 
 def text(num_words: int, num_streams: int) -> Tensor:
     return torch.randint(VOCAB_SIZE, (num_words, num_streams), generator=torch.Generator().manual_seed(2))
-
-
-@torch.no_grad()
-def test_a_text_in_chunks_gives_what_pytorch_gives_for_the_whole(case: tuple[RunDirectory, Path]) -> None:
-    run, out = case
-    model = load_model(run)
-    body, words, all_words = (open_graph(out / f"{name}.onnx") for name in GRAPHS)
-    context, word_TB = model.num_context, text(11, 3)
-    input_LB = torch.cat([torch.full((context + 1, 3), END), word_TB[:-1]])
-    whole_TBD, last = model(input_LB, model.initial_state(3))
-    state = model.initial_state(3)
-    chunks = []
-    for begin, end in ((0, 1), (1, 6), (6, 11)):
-        hidden_TBD, *after = run_body(body, input_LB[begin : end + context], state)
-        state = tuple(after)
-        chunks.append(hidden_TBD)
-    hidden_TBD = torch.cat(chunks)
-    torch.testing.assert_close(hidden_TBD, whole_TBD, **CLOSE)
-    torch.testing.assert_close(state, last, **CLOSE)
-
-    for num_words in (1, 5):
-        word_TBK = torch.stack([(word_TB + step) % VOCAB_SIZE for step in range(num_words)], dim=2)
-        (log_prob_TBK,) = run_graph(words, {"hidden": hidden_TBD, "words": word_TBK})
-        expected_TBK = model.output.log_probs(whole_TBD, word_TBK, normalised=False)
-        torch.testing.assert_close(log_prob_TBK, expected_TBK, **CLOSE)
-        log_prob_TBV, log_sum_TB = run_graph(all_words, {"hidden": hidden_TBD})
-        torch.testing.assert_close(log_prob_TBV.gather(2, word_TBK), expected_TBK, **CLOSE)
-        softmax_TBK = log_prob_TBV.gather(2, word_TBK) - log_sum_TB.unsqueeze(2)
-        torch.testing.assert_close(softmax_TBK, model.output.log_probs(whole_TBD, word_TBK), **CLOSE)
 
 
 def test_chosen_words_take_no_product_with_the_table(case: tuple[RunDirectory, Path]) -> None:
