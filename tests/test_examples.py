@@ -18,11 +18,7 @@ import bnce
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # What an example needs beside bnce and PyTorch.
-NEEDS = {
-    "hugging_face": ["transformers", "accelerate"],
-    "lightning_module": ["lightning"],
-    "pieces": ["tokenizers"],
-}
+NEEDS = {"hugging_face": ["transformers", "accelerate"], "lightning_module": ["lightning"], "pieces": ["tokenizers"]}
 # How an example that trains nothing is called.
 WITHOUT_TRAINING = {"nbest_lists": "nemo|icefall|sctk", "pieces": "--size N"}
 

@@ -454,12 +454,7 @@ def test_models_of_other_kinds(bnce: Command, trained: Path, texts: Path, shards
     ],
 )  # fmt: skip
 def test_what_is_refused(
-    refused: Refused,
-    trained: Path,
-    shards: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    sentence: str,
+    refused: Refused, trained: Path, shards: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
 ) -> None:
     monkeypatch.chdir(shards.parent)
     filled = [argument.format(shards=shards, run=trained) for argument in arguments]

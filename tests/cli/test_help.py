@@ -103,11 +103,7 @@ def test_help_names_every_recipe(bnce: Command) -> None:
     ],
 )
 def test_the_shell_asks_and_is_answered(
-    words: str,
-    expected: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    words: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.toml").touch()
     (tmp_path / "text.txt").touch()

@@ -34,10 +34,7 @@ def directory(tmp_path: Path) -> Path:
     place = tmp_path / "corpus"
     place.mkdir()
     vocabulary = Vocabulary(["</s>", "<unk>", "a", "b"])
-    hashes = {
-        "train": write_ids(place, "train", TRAIN, 4),
-        "valid": write_ids(place, "valid", VALID, 4),
-    }
+    hashes = {"train": write_ids(place, "train", TRAIN, 4), "valid": write_ids(place, "valid", VALID, 4)}
     vocabulary.write(place / VOCABULARY_FILE)
     counts = np.bincount(TRAIN, minlength=4)
     write_description(place, vocabulary, Normaliser(lowercase=False), counts, STATISTICS, hashes, num_types=17)

@@ -84,11 +84,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_one_sentence_and_the_others_go_on(
-    bnce: Command,
-    refused: Refused,
-    trained: Path,
-    tmp_path: Path,
-    name: str,
+    bnce: Command, refused: Refused, trained: Path, tmp_path: Path, name: str
 ) -> None:
     spoil, sentence, num_left = BAD[name]
     directory, out = tmp_path / "shards", tmp_path / "out"
@@ -115,11 +111,7 @@ def test_one_sentence_and_the_others_go_on(
         assert len((out / "bad.jsonl").read_bytes().splitlines()) == num_left
 
 
-def test_random_damage_is_never_a_traceback(
-    bnce: Command,
-    trained: Path,
-    tmp_path: Path,
-) -> None:
+def test_random_damage_is_never_a_traceback(bnce: Command, trained: Path, tmp_path: Path) -> None:
     """Bytes changed anywhere in a file: documents are read or told of."""
     draw = random.Random(1)
     directory = tmp_path / "shards"

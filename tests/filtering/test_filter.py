@@ -55,12 +55,7 @@ def killed_at(job: Job, owner: object, name: str, call: int) -> bool:
     return killed_in(lambda: run(job), owner, name, lambda *_: next(calls) == call)
 
 
-def test_kills_leave_no_trace(
-    trained: Path,
-    shards: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_kills_leave_no_trace(trained: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Blocks of a few documents, so that a kill finds a shard half written.
     monkeypatch.setattr("bnce.filtering.shards.BLOCK_BYTES", 2000)
     monkeypatch.setattr("bnce.text.unpack.CHUNK_BYTES", 1000)
@@ -89,11 +84,7 @@ def test_kills_leave_no_trace(
     assert not list(broken.rglob("*.partial"))
 
 
-def test_a_long_document_holds_up_no_memory(
-    trained: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_long_document_holds_up_no_memory(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a long document only so many blocks wait; all of them come out in order."""
     monkeypatch.setattr("bnce.filtering.shards.BLOCK_BYTES", 300)
     monkeypatch.setattr("bnce.text.unpack.CHUNK_BYTES", 300)

@@ -13,15 +13,7 @@ from torch import Tensor
 from bnce.machine.world import World
 from tests.processes.equal_steps import in_processes, train
 
-LOSSES = (
-    "bnce",
-    "chunk-bnce",
-    "snce",
-    "softmax",
-    "self-normalised-softmax",
-    "sampled-softmax",
-    "adaptive-softmax",
-)
+LOSSES = ("bnce", "chunk-bnce", "snce", "softmax", "self-normalised-softmax", "sampled-softmax", "adaptive-softmax")
 OPTIMISERS = ("sgd", "rowwise", "rowwise-adam")
 EVERY = [
     {"loss": loss, "optimiser": optimiser, "in_order": in_order}

@@ -99,10 +99,7 @@ def test_missing_shards_are_named(tmp_path: Path) -> None:
     del files["training-monolingual.tokenized.shuffled/news.en-00017-of-00100"]
     for number in range(40, 47):
         del files[f"heldout-monolingual.tokenized.shuffled/news.en.heldout-{number:05}-of-00050"]
-    for path in (
-        write_tar(tmp_path / "r13.tar.gz", files.items()),
-        write_directory(tmp_path / "r13", files.items()),
-    ):
+    for path in (write_tar(tmp_path / "r13.tar.gz", files.items()), write_directory(tmp_path / "r13", files.items())):
         message = refusal(path)
         assert "lacks 8 of the 149 shards" in message
         assert "news.en-00017-of-00100, heldout" in message

@@ -162,11 +162,7 @@ def test_every_character_is_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "words"),
-    [
-        ("keep", "in 1,999.5 x 86 ٣"),
-        ("zero", "in 0,000.0 x 00 0"),
-        ("word", "in <num> x <num> <num>"),
-    ],
+    [("keep", "in 1,999.5 x 86 ٣"), ("zero", "in 0,000.0 x 00 0"), ("word", "in <num> x <num> <num>")],
 )
 def test_numbers(numbers: str, words: str) -> None:
     normaliser = Normaliser(sentences="lines", numbers=numbers)

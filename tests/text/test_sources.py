@@ -45,10 +45,7 @@ def test_lines_end_at_newlines_and_nowhere_else(tmp_path: Path) -> None:
 
 
 def test_byte_order_mark_is_no_text(tmp_path: Path) -> None:
-    assert list(read_lines(write(tmp_path, b"\xef\xbb\xbfword\n\xef\xbb\xbfkept\n"))) == [
-        "word",
-        "\ufeffkept",
-    ]
+    assert list(read_lines(write(tmp_path, b"\xef\xbb\xbfword\n\xef\xbb\xbfkept\n"))) == ["word", "\ufeffkept"]
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
