@@ -162,11 +162,6 @@ def test_a_run_of_a_name_without_a_record_is_refused(
         assert f"Unknown {kind} 'lstmm': choose one of " in refused("compare", copy)
 
 
-def test_a_layer_of_a_name_without_a_record_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^Unknown loss 'lstmm': choose one of "):
-        OutputLayer(2, 5, [1] * 5, loss="lstmm")
-
-
 def test_a_loss_without_losses_per_position_says_so() -> None:
     with pytest.raises(UserError, match=r'^The loss batch-softmax has no losses per position: use reduction="mean" or'):
         OutputLayer(3, 4, [1] * 4, "batch-softmax", reduction="none")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Refused
 from small_corpus import small_corpus
 from small_training import train_small
 
@@ -82,8 +81,3 @@ def test_a_short_run_warms_up_for_its_first_half(factors: Factors) -> None:
 
 def test_a_run_of_one_step_has_its_whole_rate(factors: Factors) -> None:
     assert factors({"warmup_steps": 500}, {"epochs": 0.1}) == [1.0]
-
-
-def test_every_schedule_is_one_of_these(refused: Refused) -> None:
-    """One that nobody wrote used to fall like `linear`."""
-    assert "halve, linear, cosine" in refused("info", "wiki", "--set", "optimiser.schedule=fall")

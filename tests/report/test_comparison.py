@@ -277,10 +277,6 @@ def test_many_processes_are_told_with_their_device(tmp_path, write_run, compare_
     assert comparison.conditions.statements[1].startswith("Device: 2 processes, each on CPU, 1 thread / CPU, 1 thread;")
 
 
-def test_title(tmp_path, write_run, compare_runs):
-    assert compare_runs([write_run(tmp_path / "a")]).title == "Language models on ltcb"
-
-
 def test_a_run_that_started_from_another_is_told(tmp_path, write_run, compare_runs):
     adapted = write_run(tmp_path / "adapted")
     config = adapted / "config.toml"

@@ -43,11 +43,6 @@ def test_steps_that_a_resumed_run_repeats_count_once(tmp_path, write_run, compar
     assert row.peak_memory_bytes == 3 * 2**30 + 1, "of the first evaluation, the only one that still counts"
 
 
-def test_without_an_evaluation_the_metrics_are_enough(tmp_path, write_run, compare_runs):
-    (row,) = compare_runs([write_run(tmp_path / "a", evaluated=False)]).rows
-    assert row.split == "valid"
-
-
 def test_without_metrics_the_evaluation_is_enough(tmp_path, write_run, compare_runs):
     path = write_run(tmp_path / "a")
     (path / "metrics.jsonl").unlink()

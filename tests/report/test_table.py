@@ -30,12 +30,6 @@ def test_json(bnce, runs):
     assert record["conditions"]["vocab_sizes"] == [80_000]
 
 
-def test_json_has_no_word_for_what_is_not_finite(tmp_path, write_run, report):
-    path = write_run(tmp_path / "a", evaluation={"ppl_f": float("inf"), "ppl_n": float("nan")})
-    record = json.loads(report([path]).json, parse_constant=pytest.fail)
-    assert record["rows"][0]["ppl_f"] is None
-
-
 def test_a_calibrated_softmax_has_a_ppl_n(tmp_path, write_run, compare_runs):
     comparison = compare_runs([write_run(tmp_path / "a", "ffnn", "softmax", evaluation={"ppl_n": 111.3})])
     assert comparison.cells[0][1:3] == ["111.3", "110.2"]

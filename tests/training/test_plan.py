@@ -70,13 +70,6 @@ class TestRefusals:
         summary = train_small(place / "run", corpus, training=training, loss={"num_noise": 3})
         assert summary["status"] == "finished"
 
-    def test_an_existing_directory(self, place: Path, corpus: Corpus) -> None:
-        (place / "run").mkdir()
-        (place / "run" / "notes.txt").write_text("mine", encoding="utf-8")
-        with pytest.raises(UserError, match="already exists"):
-            train_small(place / "run", corpus)
-        assert [path.name for path in (place / "run").iterdir()] == ["notes.txt"]
-
 
 @pytest.mark.parametrize(
     ("loss", "num_streams", "advised"),
