@@ -136,7 +136,7 @@ def _input(name: str, *arguments: str, needs: tuple[str, ...] = (), weight: int 
     return Scene((name, *needs), name, arguments, weight, lambda path: path.suffix in NO_SUM)
 
 
-PREPARE = ("--valid", "test.txt", "--test-fraction", "0", "--out", "out", "--workers", "1", "--json")
+PREPARE = ("--valid", "test.txt", "--fraction", "0", "--out", "out", "--workers", "1", "--json")
 
 
 def _text_inputs(name: str) -> dict[str, Scene]:

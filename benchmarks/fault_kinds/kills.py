@@ -36,7 +36,7 @@ def commands(bed: Bed) -> dict[str, tuple[str, ...]]:
             "train.txt",
             "--valid",
             "test.txt",
-            "--test-fraction",
+            "--fraction",
             "0",
             "--out",
             "out",

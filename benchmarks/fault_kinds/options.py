@@ -42,7 +42,7 @@ NEEDS = [
 # A command that works, by the names of its parameters; cases change one or two of them.
 BASES: dict[str, dict[str, Any]] = {
     "fetch": {"name": "ltcb", "source": "text.txt", "cache": "cache"},
-    "prepare": {"sources": ["train.txt"], "valid": "text.txt", "test_fraction": "0", "out": "out", "workers": "1"},
+    "prepare": {"sources": ["train.txt"], "valid": "text.txt", "fraction": "0", "out": "out", "workers": "1"},
     "train": {"recipe": "wiki", "model": "rnn", "loss": "bnce", "corpus": "corpus", "out": "out",
               "settings": SETTINGS[1::2]},
     "evaluate": {"run": "run", "corpus": "corpus"},

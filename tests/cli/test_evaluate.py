@@ -160,7 +160,7 @@ class TestRefusals:
         # What it says to do works.
         again = texts / "again"
         options = ["--out", again, "--vocab", trained / "vocab.txt", "--valid", texts / "valid.txt"]
-        assert bnce("prepare", texts / "train.txt", *options, "--test-fraction", 0, "--workers", 1).status == 0
+        assert bnce("prepare", texts / "train.txt", *options, "--fraction", 0, "--workers", 1).status == 0
         assert bnce("evaluate", trained, "--corpus", again, "--split", "valid", "--json").json["num_tokens"] > 0
 
     def test_a_corpus_that_is_gone(self, refused: Refused, copy: Path, corpus: Path) -> None:

@@ -116,7 +116,7 @@ def test_options_reach_the_corpus(bnce: Command, text: Path, place: Path) -> Non
     vocabulary.write_text("</s>\n<unk>\nIt\nsays\n")
     valid = text.with_name("valid.txt")
     valid.write_text("It says\n")
-    options = "--cased --tokens whitespace --sentences lines --numbers word --test-fraction 0.5 --seed 4 --workers 1"
+    options = "--cased --tokens whitespace --sentences lines --numbers word --fraction 0.5 --workers 1"
     given = ["--vocab", vocabulary, "--valid", valid, *options.split()]
     assert bnce("prepare", text, text, "--out", place / "c", *given).status == 0
     corpus = Corpus.open(place / "c")
@@ -124,14 +124,6 @@ def test_options_reach_the_corpus(bnce: Command, text: Path, place: Path) -> Non
     assert corpus.vocabulary.words == ["</s>", "<unk>", "It", "says"]
     assert corpus.split("valid").tolist() == [2, 3, 0]
     assert 200 < corpus.statistics["test"].num_documents < 400
-
-
-def test_seed_draws_the_cut(bnce: Command, text: Path, place: Path) -> None:
-    drawn = []
-    for name, seed in ("a", 1), ("b", 1), ("c", 2):
-        assert bnce("prepare", text, "--out", place / name, "--seed", seed).status == 0
-        drawn.append(Corpus.open(place / name).split("valid").tolist())
-    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_bad_bytes_go_on_request(bnce: Command, refused: Refused, text: Path, place: Path) -> None:
@@ -153,8 +145,8 @@ def test_one_document_cannot_be_cut(refused: Refused, text: Path, place: Path) -
     [
         ("--vocab-size", "2"),
         ("--min-count", "0"),
-        ("--valid-fraction", "1"),
-        ("--test-fraction", "-0.5"),
+        ("--fraction", "1"),
+        ("--fraction", "-0.5"),
         ("--tokens", "letters"),
         ("--sentences", "paragraphs"),
         ("--numbers", "spell"),
@@ -213,7 +205,7 @@ def test_options_go_before_what_a_published_corpus_has(bnce: Command, place: Pat
 
 @pytest.mark.parametrize(
     "options",
-    [("--valid", "x.txt"), ("--test", "x.txt"), ("--valid-fraction", "0.1"), ("--test-fraction", "0"), ("--seed", "2")],
+    [("--valid", "x.txt"), ("--test", "x.txt"), ("--fraction", "0.1")],
 )
 def test_published_corpora_have_their_own_splits(refused: Refused, place: Path, options: tuple[str, str]) -> None:
     (place.parent / "enwik9").write_bytes(dump())

@@ -1,4 +1,4 @@
-"""`bnce prepare --cluster`: the bytes of a local run whatever happens to workers, and one sentence where it cannot."""
+"""`bnce prepare --workers ADDRESS`: the bytes of a local run whatever happens to workers, or one sentence."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_same_bytes(
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
     monkeypatch.setattr(shares, "SHARE_BYTES", 1000)
     monkeypatch.chdir(place)
-    outcome = bnce("prepare", *given, "--out", "remote", "--cluster", machines.file, "--json")
+    outcome = bnce("prepare", *given, "--out", "remote", "--workers", machines.file, "--json")
     assert outcome.json["corpus"] == "remote"
     assert outcome.stderr == ""
     assert files_of(place / "local") == files_of(place / "remote")
@@ -126,7 +126,7 @@ def test_lost_worker_and_lost_scheduler(text: Path, place: Path, tmp_path: Path,
 
 
 def test_interrupt_leaves_nothing(machines: Machines, place: Path) -> None:
-    command = [sys.executable, "-m", "bnce", "prepare", "-", "--out", str(place / "c"), "--cluster", machines.address]
+    command = [sys.executable, "-m", "bnce", "prepare", "-", "--out", str(place / "c"), "--workers", machines.address]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -150,7 +150,7 @@ def test_interrupt_leaves_nothing(machines: Machines, place: Path) -> None:
 
 def test_task_errors_are_the_users(bnce: Command, machines: Machines, text: Path, place: Path) -> None:
     text.write_bytes(text.read_bytes() + b"\xff\n")
-    outcome = bnce("prepare", text, "--out", place / "c", "--cluster", machines.file)
+    outcome = bnce("prepare", text, "--out", place / "c", "--workers", machines.file)
     assert outcome.status == 2
     assert "invalid UTF-8" in outcome.stderr
     assert list(place.iterdir()) == []
@@ -161,7 +161,7 @@ def test_versions_must_be_the_same(
 ) -> None:
     own = cluster.__version__
     monkeypatch.setattr(cluster, "__version__", "99.1")
-    told = refused("prepare", text, "--out", place / "c", "--cluster", machines.file)
+    told = refused("prepare", text, "--out", place / "c", "--workers", machines.file)
     assert f"has bnce {own} but this is bnce 99.1: install the same version wherever workers run." in told
     with pytest.raises(UserError, match=r"has bnce 99\.1 but this is bnce 98"):
         cluster.run_alike({"bnce": "98"}, list)
@@ -175,7 +175,7 @@ def test_nobody_answers(
     monkeypatch.setattr(cluster, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr("distributed.Client", None)  # which takes long to give up
     monkeypatch.chdir(text.parent)
-    told = refused("prepare", text, "--out", place / "c", "--cluster", address)
+    told = refused("prepare", text, "--out", place / "c", "--workers", address)
     assert f"No Dask scheduler answers at '{address}': start one with 'dask scheduler'" in told
     assert list(place.iterdir()) == []
 
@@ -187,21 +187,16 @@ def test_cluster_without_workers(
     (tmp_path / "machines").mkdir()
     machines = Machines(tmp_path / "machines", num_workers=0)
     try:
-        told = refused("prepare", text, "--out", place / "c", "--cluster", machines.file)
+        told = refused("prepare", text, "--out", place / "c", "--workers", machines.file)
     finally:
         machines.stop()
     assert told == f"bnce: The cluster has no workers: start some with 'dask worker {machines.address}'."
     assert list(place.iterdir()) == []
 
 
-def test_workers_are_of_this_machine(refused: Refused, text: Path, place: Path) -> None:
-    told = refused("prepare", text, "--out", place / "c", "--cluster", "tcp://host:8786", "--workers", 2)
-    assert "leave out --workers or --cluster" in told
-
-
 def test_missing_package(refused: Refused, text: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    told = refused("prepare", text, "--out", place / "c", "--cluster", "tcp://host:8786")
+    told = refused("prepare", text, "--out", place / "c", "--workers", "tcp://host:8786")
     assert told == (
-        "bnce: --cluster needs the package 'distributed', which is not installed: run pip install 'bnce[cluster]'."
+        "bnce: A Dask cluster needs the package 'distributed', which is not installed: run pip install 'bnce[cluster]'."
     )

@@ -145,9 +145,9 @@ def test_vocabulary_is_cut(texts: dict[str, str], place: Path) -> None:
 
 def test_frequent_words_come_first_and_ties_by_spelling(place: Path, tmp_path: Path) -> None:
     text = write(tmp_path, "ties.txt", "b the é b the a\n\nthe a 中 é\n")
-    corpus = prepare(text, place / "c", valid=text, test_fraction=0, min_count=1, normaliser=TOKENISED)
+    corpus = prepare(text, place / "c", valid=text, fraction=0, min_count=1, normaliser=TOKENISED)
     assert corpus.vocabulary.words[2:] == ["the", "a", "b", "é", "中"]
-    few = prepare(text, place / "few", valid=text, test_fraction=0, vocab_size=4, normaliser=TOKENISED)
+    few = prepare(text, place / "few", valid=text, fraction=0, vocab_size=4, normaliser=TOKENISED)
     assert few.vocabulary.words[2:] == ["the", "a"]
 
 
@@ -156,7 +156,7 @@ def test_text_cannot_forge_a_sentence_end(place: Path, tmp_path: Path) -> None:
     records = [["a </s> b", "</s>"], ["</s>"], ["  a \t b  ", "", "\u3000c\x85d\xa0"], ["x <unk>"]]
     lines = (json.dumps({"text": "\n".join(document)}) for document in records)
     text = write(tmp_path, "text.jsonl", "".join(f"{line}\n" for line in lines))
-    corpus = prepare(text, place / "c", valid=text, test_fraction=0, min_count=1, normaliser=TOKENISED)
+    corpus = prepare(text, place / "c", valid=text, fraction=0, min_count=1, normaliser=TOKENISED)
     found = " ".join(corpus.vocabulary.decode(corpus.split("train")))
     assert found == "a <unk> b </s> a b </s> c d </s> x <unk> </s>"
     assert corpus.statistics["train"].num_documents == 3
@@ -165,14 +165,14 @@ def test_text_cannot_forge_a_sentence_end(place: Path, tmp_path: Path) -> None:
 def test_sentence_lengths_are_counted_by_their_bounds(place: Path, tmp_path: Path) -> None:
     lines = ("w " * length for length in (1, 5, 6, 100, 101, 3000))
     text = write(tmp_path, "long.txt", "\n".join(lines))
-    corpus = prepare(text, place / "c", valid=text, test_fraction=0, normaliser=TOKENISED)
+    corpus = prepare(text, place / "c", valid=text, fraction=0, normaliser=TOKENISED)
     assert list(corpus.statistics["train"].sentence_lengths) == [2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 2]
 
 
 def test_more_words_than_sixteen_bits_can_number(place: Path, tmp_path: Path) -> None:
     words = [f"w{number}" for number in range(70_000)]
     text = write(tmp_path, "many-words.txt", " ".join(words))
-    corpus = prepare(text, place / "c", valid=text, test_fraction=0, min_count=1, normaliser=TOKENISED)
+    corpus = prepare(text, place / "c", valid=text, fraction=0, min_count=1, normaliser=TOKENISED)
     assert corpus.vocabulary.decode(corpus.split("train")) == [*words, "</s>"]
 
 
@@ -205,7 +205,7 @@ def test_given_vocabulary(texts: dict[str, str], place: Path, tmp_path: Path) ->
 
 
 def test_several_sources_are_one_text(texts: dict[str, str], place: Path) -> None:
-    corpus = prepare([texts["train"], texts["test"]], place / "c", valid=texts["valid"], test_fraction=0)
+    corpus = prepare([texts["train"], texts["test"]], place / "c", valid=texts["valid"], fraction=0)
     assert list(corpus.statistics) == ["train", "valid"]
     assert corpus.statistics["train"].num_tokens == 20
 
@@ -223,7 +223,7 @@ def test_same_bytes_whatever_the_blocks_and_workers(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
 ) -> None:
     source = many_documents(tmp_path)
-    settings: dict[str, Any] = {"valid_fraction": 0.2, "test_fraction": 0.1, "min_count": 2}
+    settings: dict[str, Any] = {"fraction": 0.15, "min_count": 2}
     prepare([source], place / "whole", **settings)
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
     prepare([source], place / "blocks", num_workers=num_workers, **settings)
@@ -235,7 +235,7 @@ def test_same_bytes_on_any_executor(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[int], Executor]
 ) -> None:
     source = many_documents(tmp_path)
-    prepare([source], place / "here", valid_fraction=0.2, min_count=2)
+    prepare([source], place / "here", fraction=0.1, min_count=2)
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
     monkeypatch.setattr(shares, "SHARE_BYTES", 3000)
     monkeypatch.chdir(place)
@@ -243,7 +243,7 @@ def test_same_bytes_on_any_executor(
         # A fork of a process with threads may hang.
         make = functools.partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("spawn"))
     with make(2) as executor:
-        corpus = prepare([source], "there", valid_fraction=0.2, min_count=2, num_workers=2, executor=executor)
+        corpus = prepare([source], "there", fraction=0.1, min_count=2, num_workers=2, executor=executor)
         assert executor.submit(len, "It is left open.").result() == 16
     assert files_of(place / "here") == files_of(place / "there")
     assert corpus.directory == Path("there")
@@ -269,7 +269,7 @@ def mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_workers_read_what_they_see(mixture: Path, place: Path) -> None:
-    settings: dict[str, Any] = {"valid_fraction": 0.2, "test_fraction": 0.1, "min_count": 2}
+    settings: dict[str, Any] = {"fraction": 0.15, "min_count": 2}
     local, spied, blind = [], Spy(), Spy(sees_files=False)
     prepare([mixture], place / "here", **settings, progress=lambda *step: local.append(step))
     steps: list[tuple[int, int]] = []
@@ -446,14 +446,14 @@ def is_running(process: int) -> bool:
 
 def test_cut_takes_whole_documents(tmp_path: Path, place: Path) -> None:
     source = many_documents(tmp_path)
-    one = prepare([source], place / "one", valid_fraction=0.2, test_fraction=0.1)
-    again = prepare([source], place / "again", valid_fraction=0.2, test_fraction=0.1)
-    other = prepare([source], place / "other", valid_fraction=0.2, test_fraction=0.1, seed=2)
+    one = prepare([source], place / "one", fraction=0.15)
+    again = prepare([source], place / "again", fraction=0.15)
+    other = prepare([source], place / "other", fraction=0.15, seed=2)
     assert files_of(one.directory) == files_of(again.directory)
     assert one.split("valid").tolist() != other.split("valid").tolist()
     assert sum(split.num_documents for split in one.statistics.values()) == 400
-    assert 50 < one.statistics["valid"].num_documents < 110
-    assert 20 < one.statistics["test"].num_documents < 65
+    assert 35 < one.statistics["valid"].num_documents < 85
+    assert 35 < one.statistics["test"].num_documents < 85
     assert all(split.num_sentences == 2 * split.num_documents for split in one.statistics.values())
 
 
@@ -473,8 +473,7 @@ def test_docstrings(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
     corpus = prepare(
         ["docstrings"],
         place / "c",
-        valid_fraction=0.2,
-        test_fraction=0.2,
+        fraction=0.2,
         progress=lambda done, total: steps.append((done, total)),
     )
     assert sum(split.num_documents for split in corpus.statistics.values()) == 40
@@ -493,7 +492,7 @@ def test_progress_ends_at_the_whole(texts: dict[str, str], place: Path) -> None:
 
 def test_text_is_encoded_as_a_split_would_be(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = many_documents(tmp_path)
-    corpus = prepare([source], place / "c", valid=source, test_fraction=0, vocab_size=30)
+    corpus = prepare([source], place / "c", valid=source, fraction=0, vocab_size=30)
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
     ids, statistics = encode_text(source, corpus.vocabulary, corpus.normaliser)
     assert ids.tolist() == corpus.split("valid").tolist()
@@ -520,7 +519,7 @@ def test_any_text(tmp_path: Path, text: str, tokens: str, sentences: str, max_si
             expected += [*sentence, "</s>"]
     out = tmp_path / f"corpus{len(list(tmp_path.iterdir()))}"
     sizes = {"vocab_size": max_size, "min_count": 1}
-    corpus = prepare([source], out, valid=source, test_fraction=0, normaliser=normaliser, **sizes)
+    corpus = prepare([source], out, valid=source, fraction=0, normaliser=normaliser, **sizes)
     known = [word if word in corpus.vocabulary else "<unk>" for word in expected]
     assert corpus.vocabulary.decode(corpus.split("train")) == known
     assert corpus.statistics["train"].num_oov == known.count("<unk>")
@@ -536,7 +535,7 @@ def test_bad_text_in_any_split(texts: dict[str, str], place: Path, tmp_path: Pat
         with pytest.raises(UserError, match=r"bad\.txt', line 2 has invalid UTF-8"):
             prepare([texts["train"]], place / "c", **{split: str(bad)})
     assert list(place.iterdir()) == []
-    corpus = prepare([str(bad)], place / "c", valid=texts["valid"], test_fraction=0, errors="replace", min_count=1)
+    corpus = prepare([str(bad)], place / "c", valid=texts["valid"], fraction=0, errors="replace", min_count=1)
     assert "\ufffd" in corpus.vocabulary
 
 
@@ -547,13 +546,16 @@ def test_bad_text_in_any_split(texts: dict[str, str], place: Path, tmp_path: Pat
         ({"min_count": 0}, "The minimal count is 0: it must be 1 or more"),
         ({"min_count": 9999}, "No word occurs at least 9999 times"),
         ({"num_workers": 0}, "The number of workers is 0"),
-        ({"valid_fraction": 1.0}, "The valid fraction is 1: it must be at least 0 and less than 1"),
-        ({"test_fraction": -0.1}, "The test fraction is -0.1"),
-        ({"test_fraction": float("nan")}, "The test fraction is nan"),
-        ({"valid_fraction": 0.5, "test_fraction": 0.5}, "0.5 and 0.5 leave nothing to train on"),
-        ({"valid_fraction": 0.0}, "a fraction of 0 gives none to valid: raise valid_fraction"),
-        ({"test_fraction": 1e-9}, "a fraction of 1e-09 gives none to test"),
-        ({"valid_fraction": 0.999}, "400 documents and none is left for training"),
+        (
+            {"fraction": 0.5},
+            "The fraction of documents for each split is 0.5: it must be at least 0 and",
+        ),
+        ({"fraction": 1.0, "valid": "v.txt"}, "for each split is 1: it must be at least 0 and less than 1"),
+        ({"fraction": -0.1}, "for each split is -0.1"),
+        ({"fraction": float("nan")}, "for each split is nan"),
+        ({"fraction": 0.0}, "a fraction of 0 gives none to valid: raise fraction"),
+        ({"fraction": 1e-9}, "a fraction of 1e-09 gives none to valid"),
+        ({"fraction": 0.499999}, "400 documents and none is left for training"),
         ({"errors": "ignore"}, "'ignore': choose one of strict, replace"),
         ({"valid": "nowhere.txt"}, "There is no file 'nowhere.txt'"),
         ({"vocabulary_file": Path("nowhere.txt")}, "There is no file 'nowhere.txt'"),
@@ -561,10 +563,8 @@ def test_bad_text_in_any_split(texts: dict[str, str], place: Path, tmp_path: Pat
 )
 def test_bad_settings(tmp_path: Path, place: Path, settings: dict[str, Any], message: str) -> None:
     source = many_documents(tmp_path)
-    if settings.get("valid_fraction") == 0.999:
-        settings = {**settings, "test_fraction": 0.0009}
     with pytest.raises(UserError) as caught:
-        prepare([source], place / "c", **{"valid_fraction": 0.2, "test_fraction": 0.2, **settings})
+        prepare([source], place / "c", **{"fraction": 0.2, **settings})
     assert message in str(caught.value)
     assert list(place.iterdir()) == []
 
@@ -582,9 +582,9 @@ def test_wrong_paths_are_found_before_anything_is_made(texts: dict[str, str], pl
 def test_tokenised_split_without_words(texts: dict[str, str], place: Path, tmp_path: Path) -> None:
     ends = write(tmp_path, "ends.txt", "</s>\n</s>\n")
     with pytest.raises(UserError, match=r"ends\.txt' has no words for valid"):
-        prepare([texts["train"]], place / "c", valid=ends, test_fraction=0, normaliser=TOKENISED)
+        prepare([texts["train"]], place / "c", valid=ends, fraction=0, normaliser=TOKENISED)
     with pytest.raises(UserError, match="0 documents and none is left for training"):
-        prepare([ends], place / "c", valid=texts["valid"], test_fraction=0, normaliser=TOKENISED)
+        prepare([ends], place / "c", valid=texts["valid"], fraction=0, normaliser=TOKENISED)
     assert list(place.iterdir()) == []
 
 

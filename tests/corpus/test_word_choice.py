@@ -16,7 +16,7 @@ def make(tmp_path: Path, train: str, **settings: object) -> tuple[list[str], int
         (tmp_path / f"{name}.txt").write_text(text)
     notices: list[str] = []
     paths = [str(tmp_path / f"{name}.txt") for name in ("train", "valid")]
-    options = {"valid": paths[1], "test_fraction": 0, "normaliser": TOKENISED, "notice": notices.append, **settings}
+    options = {"valid": paths[1], "fraction": 0, "normaliser": TOKENISED, "notice": notices.append, **settings}
     corpus = prepare([paths[0]], tmp_path / "corpus", **options)  # type: ignore[arg-type]
     return corpus.vocabulary.words[2:], corpus.manifest.min_count, notices
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,13 +83,14 @@ def prepare(
         ),
     ] = None,
     field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
-    valid_fraction: Annotated[
-        float, option("F", "Fraction of the documents for the validation split, from 0 to 1.")
+    fraction: Annotated[
+        float,
+        option(
+            "F",
+            "Fraction of the documents for the validation split, and for the test split, if they have no files. With 0 "
+            "and --valid there is no test split.",
+        ),
     ] = 0.02,
-    test_fraction: Annotated[
-        float, option("F", "Fraction of the documents for the test split; 0 for no test split.")
-    ] = 0.02,
-    seed: Annotated[int, option("N", "Seed for choosing the validation and test documents.")] = 1,
     errors: Annotated[
         str,
         choice(
@@ -96,14 +98,13 @@ def prepare(
         ),
     ] = "strict",
     workers: Annotated[
-        int | None, option("N", "Number of processes. The result does not depend on it.", show_default="one per core")
-    ] = None,
-    cluster: Annotated[
         str | None,
         option(
-            "ADDRESS",
-            "Run on the workers of this Dask scheduler instead: its address, such as tcp://host:8786, or its "
-            "scheduler file. All machines must share the output directory. The result does not depend on the workers.",
+            "N|ADDRESS",
+            "Number of processes; or a Dask scheduler, on whose workers to run: its address, such as tcp://host:8786, "
+            "or its scheduler file. All machines must then share the output directory. The result does not depend on "
+            "the workers.",
+            show_default="one per core",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -131,7 +132,6 @@ def prepare(
     from dataclasses import replace
 
     from bnce.corpus.prepare import prepare as make_corpus
-    from bnce.errors import UserError
     from bnce.machine.cluster import connected
     from bnce.machine.workers import num_cores
     from bnce.text.normalise import Normaliser
@@ -143,11 +143,10 @@ def prepare(
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     normaliser = replace(benchmark.normaliser(sources[1]) if benchmark else Normaliser(), **given)
     notices: list[str] = []
-    if cluster is not None and workers is not None:
-        raise UserError("--workers counts processes on this machine: leave out --workers or --cluster.")
+    is_number = workers is None or re.fullmatch(r"[+-]?[0-9]{1,9}", workers)
     with (
         shown_progress("reading") as progress,
-        contextlib.nullcontext() if cluster is None else connected(cluster) as executor,
+        contextlib.nullcontext() if is_number else connected(str(workers)) as executor,
     ):
         corpus = make_corpus(
             sources,
@@ -158,12 +157,10 @@ def prepare(
             min_count=min_count,
             vocabulary_file=vocab,
             normaliser=normaliser,
-            valid_fraction=valid_fraction,
-            test_fraction=test_fraction,
-            seed=seed,
+            fraction=fraction,
             field=field,
             errors=errors,
-            num_workers=num_cores() if workers is None else workers,
+            num_workers=int(workers) if workers is not None and is_number else num_cores(),
             executor=executor,
             progress=progress,
             notice=notices.append,

@@ -55,8 +55,7 @@ def prepare(
     min_count: int | None = None,
     vocabulary_file: str | Path | None = None,
     normaliser: Normaliser | None = None,
-    valid_fraction: float = DEFAULT_FRACTION,
-    test_fraction: float = DEFAULT_FRACTION,
+    fraction: float = DEFAULT_FRACTION,
     seed: int = DEFAULT_SEED,
     field: str = DEFAULT_FIELD,
     errors: str = "strict",
@@ -67,7 +66,8 @@ def prepare(
 ) -> Corpus:
     """Make a corpus directory of text; a source is a file, directory or pattern, "-" (standard input) or "docstrings".
 
-    `valid` and `test` are sources too; without them whole documents are drawn from the training text. If the first
+    `valid` and `test` are sources too; without them whole documents are drawn from the training text, a `fraction` of
+    them for each; with a fraction of 0 and a `valid` there is no test split. If the first
     source is the name of a benchmark, the second is its path: it has its own splits and its own default vocabulary. The
     vocabulary and the counts for noise come from the training split alone; `min_count` is 1, or 2 where <unk> would
     not be trained otherwise (`word_choice`).
@@ -79,15 +79,14 @@ def prepare(
     several = [sources] if isinstance(sources, str | Path) else sources
     paths, out = [str(source) for source in several], Path(out)
     given = {name: str(source) for name, source in (("valid", valid), ("test", test)) if source is not None}
-    fractions = {"valid": valid_fraction, "test": test_fraction}
-    cut = Cut(seed, {name: fraction for name, fraction in fractions.items() if name not in given})
-    _check_settings(out, cut, vocab_size, 1 if min_count is None else min_count, num_workers, errors)
+    cut = Cut(seed, {name: fraction for name in ("valid", "test") if name not in given})
+    _check_settings(out, cut, fraction, vocab_size, 1 if min_count is None else min_count, num_workers, errors)
     benchmark = find_benchmark(paths)
     if benchmark is not None:
-        if cut != Cut(DEFAULT_SEED, dict.fromkeys(fractions, DEFAULT_FRACTION)):
+        if given or (fraction, seed) != (DEFAULT_FRACTION, DEFAULT_SEED):
             raise UserError(
-                f"'{paths[0]}' has its own splits: leave out {argument('valid')}, {argument('test')}, their "
-                f"fractions and {argument('seed')}."
+                f"'{paths[0]}' has its own splits: leave out {argument('valid')}, {argument('test')} and "
+                f"{argument('fraction')}."
             )
         given = dict.fromkeys(SPLITS, paths[1])
         normaliser = normaliser or benchmark.normaliser(paths[1])
@@ -202,19 +201,18 @@ def _scratch(directory: Path) -> Iterator[Path]:
     shutil.rmtree(gone)
 
 
-def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int, num_workers: int, errors: str) -> None:
+def _check_settings(
+    out: Path, cut: Cut, fraction: float, vocab_size: int | None, min_count: int, num_workers: int, errors: str
+) -> None:
     check_errors(errors)
     if not out.name:
         raise UserError(
             f"The output '{out}' is not a new directory: give the path of a directory that does not exist yet."
         )
-    for name, fraction in cut.fractions.items():
-        if not 0 <= fraction < 1:
-            raise UserError(f"The {name} fraction is {fraction:g}: it must be at least 0 and less than 1.")
-    if sum(cut.fractions.values()) >= 1:
+    most = 1 / max(1, len(cut.fractions))
+    if not 0 <= fraction < most:
         raise UserError(
-            f"The valid and test fractions {' and '.join(f'{f:g}' for f in cut.fractions.values())} "
-            "leave nothing to train on: their sum must be below 1."
+            f"The fraction of documents for each split is {fraction:g}: it must be at least 0 and less than {most:g}."
         )
     if vocab_size is not None:
         _check_vocab_size(vocab_size)
@@ -243,9 +241,9 @@ def _check_splits(stored: Sequence[StoredBlock], cut: Cut, given: dict[str, str]
             raise UserError(f"'{given[split]}' has no words for {split}: give a file with text.")
         if split == "train":
             raise UserError(
-                f"{text} and none is left for training: give more text, or smaller fractions for valid and test."
+                f"{text} and none is left for training: give more text, or a smaller {argument('fraction')}."
             )
         raise UserError(
             f"{text} and a fraction of {cut.fractions[split]:g} gives none to {split}: raise "
-            f"{argument(f'{split}_fraction')}, or give {argument(split)}; a blank line ends a document."
+            f"{argument('fraction')}, or give {argument(split)}; a blank line ends a document."
         )

@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bnce.errors import UserError, argument
+from bnce.errors import UserError
 from bnce.machine.packages import need
 from bnce.version import __version__
 
@@ -119,7 +119,7 @@ class Cluster(Executor):
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Cluster]:
     """Connect to a scheduler by its address or its scheduler file."""
-    distributed = need("distributed", argument("cluster"))
+    distributed = need("distributed", "A Dask cluster")
     import dask  # which distributed brings
 
     # They are for whoever runs the cluster; here one sentence tells what went wrong.
