@@ -39,8 +39,8 @@ def shards(tmp_path: Path) -> Path:
     return directory
 
 
-def make_job(model: Path, shards: Path, out: Path) -> Job:
-    plan = Plan(out, Form(), Choice.of(None, None, "30,60"))
+def make_job(model: Path, shards: Path, out: Path, choice: Choice | None = None) -> Job:
+    plan = Plan(out, Form(), choice or Choice())
     return Job([str(shards)], Scoring(str(model), device="cpu"), plan, num_workers=1, num_sampled=50)
 
 
@@ -60,8 +60,9 @@ def test_kills_leave_no_trace(trained: Path, shards: Path, tmp_path: Path, monke
     monkeypatch.setattr("bnce.filtering.shards.BLOCK_BYTES", 2000)
     monkeypatch.setattr("bnce.text.unpack.CHUNK_BYTES", 1000)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run(make_job(trained, shards, whole))
-    job = make_job(trained, shards, broken)
+    thirds = Choice.of(None, None, "30,60")
+    run(make_job(trained, shards, whole, thirds))
+    job = make_job(trained, shards, broken, thirds)
     first, report = broken / "head" / "0.jsonl", broken / REPORTS / "0.jsonl.json"
     assert killed_at(job, Output, "write", 4)
     assert list(broken.rglob("*.partial")), "in the middle of the first shard"
@@ -108,8 +109,7 @@ def test_a_long_document_holds_up_no_memory(trained: Path, tmp_path: Path, monke
     lengths = [5, 20_000, *[7] * 300, 9000, *[3] * 50]
     lines = [json.dumps({"text": " ".join(["ba"] * length)}) for length in lengths]
     (tmp_path / "one.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    plan = Plan(tmp_path / "out", Form(), Choice())
-    run(Job([str(tmp_path / "one.jsonl")], Scoring(str(trained), device="cpu"), plan, num_workers=1))
+    run(make_job(trained, tmp_path / "one.jsonl", tmp_path / "out"))
     found = [json.loads(line) for line in (tmp_path / "out" / "one.jsonl").read_text().splitlines()]
     assert [one["num_words"] for one in found] == lengths
     assert np.isfinite([one["perplexity"] for one in found]).all()
@@ -145,10 +145,7 @@ def test_the_next_shard_is_read_while_one_is_scored(
     monkeypatch.setattr(reading, "read_blocks", read)
     monkeypatch.setattr(engine.Engine, "score_blocks", score)
     monkeypatch.setattr(Output, "__exit__", close)
-    plan = Plan(tmp_path / "out", Form(), Choice())
-    assert (
-        run(Job([str(shards)], Scoring(str(trained), device="cpu"), plan, num_workers=1)).to_dict()["num_shards"] == 3
-    )
+    assert run(make_job(trained, shards, tmp_path / "out")).to_dict()["num_shards"] == 3
 
 
 @pytest.mark.parametrize("at_end", [False, True])  # by then the next shard is scored
@@ -167,7 +164,7 @@ def test_a_shard_that_cannot_be_written_ends_the_command(
 
     monkeypatch.setattr(Output, "write", fail)
     out = tmp_path / "out"
-    job = Job([str(shards)], Scoring(str(trained), device="cpu"), Plan(out, Form(), Choice()), num_workers=1)
+    job = make_job(trained, shards, out)
     with pytest.raises(OSError, match="no space is left"):
         run(job)
     written = [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()]
@@ -200,6 +197,6 @@ def test_whoever_stops_the_command_does_not_wait_for_writing(
     monkeypatch.setattr(engine.Engine, "score_blocks", score)
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        run(Job([str(shards)], Scoring(str(trained), device="cpu"), Plan(out, Form(), Choice()), num_workers=1))
+        run(make_job(trained, shards, out))
     assert next(num_written) <= 2
     assert not [path for path in out.rglob("*") if path.is_file()]

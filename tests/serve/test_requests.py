@@ -78,8 +78,8 @@ HOSTILE = {
     ),
     "a field twice": ("/next", b'{"prompt": "w3", "k": 2, "prompt": "w4"}', 422, "prompt: The field occurs twice"),
     "a long name": ("/next", filled(b'{"', b"n", b'": 1}'), 422, "nnn…: there is no such field"),
-    "depth": ("/score", b"[" * MEGABYTE, 400, "it is nested too deeply"),
-    "a long number": ("/next", filled(b'{"k":', b"9", b"}"), 400, "a number in it is too long"),
+    "depth": ("/score", b"[" * MEGABYTE, 400, "The body cannot be read as JSON: it is nested too deeply"),
+    "a long number": ("/next", filled(b'{"k":', b"9", b"}"), 400, "cannot be read as JSON: a number in it is too long"),
     "words": (
         "/score",
         filled(b'{"sentences":["', b"w ", b'"]}'),
