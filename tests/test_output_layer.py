@@ -192,6 +192,35 @@ def test_gradient_is_the_slope(loss: str) -> None:
     assert (layer.log_z.grad is None) == (loss == "softmax")
 
 
+@pytest.mark.parametrize("loss", LOSSES.names)
+def test_autocast_is_finite_and_near(loss: str) -> None:
+    layer = build(loss, sparse=True)
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    exact = seeded(layer, hidden_TBD, target_TB)
+    exact.backward()
+    expected = layer.weight.grad.to_dense()
+    layer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = seeded(layer, hidden_TBD, target_TB)
+    rounded.backward()
+    assert rounded.dtype == torch.float32
+    # bf16 has 8 bits: products of size 1 are off by 2^-8 at most, and the loss of a token sums few of them.
+    assert rounded.item() == pytest.approx(exact.item(), rel=2**-8)
+    assert rounded.item() != exact.item(), "bf16 was not used"
+    found = layer.weight.grad.to_dense()
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=2**-7 * float(expected.abs().max()))
+
+
+def test_log_probs_under_autocast() -> None:
+    layer = build()
+    hidden_ND, words_N = hidden_and_targets(9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = layer.log_probs(hidden_ND, words_N)
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, layer.log_probs(hidden_ND, words_N), rtol=0, atol=0.05)
+
+
 # The start.
 
 
