@@ -113,6 +113,22 @@ def test_rows_go_by_word(general: RunDirectory) -> None:
     }
 
 
+def test_lost_words_go_to_the_unknown_word(general: RunDirectory, little: Corpus) -> None:
+    """And the new words share what it has then, by their counts in a text of the run's size."""
+    known, counts = general.vocabulary.words, general.target_counts
+    before = load_model(general).state_dict()["output.bias"]
+    lost, unknown = counts[9:].sum(), counts[UNK] + counts[9:].sum()
+    start = start_from(general, Vocabulary(known[:9]), counts[:9], "bnce")
+    after = start.tensors["output.bias"]
+    assert float(after[UNK] - before[UNK]) == pytest.approx(np.log1p(lost / counts[UNK]), abs=1e-5)
+    assert torch.equal(after[2:], before[2:9])
+    new = np.append(counts[:9], 0.25 * unknown)
+    start = start_from(general, Vocabulary([*known[:9], "fresh"]), new, "bnce")
+    share = 0.25 * unknown * counts.sum() / new.sum() / unknown
+    changed = (start.tensors["output.bias"][[UNK, -1]] - after[UNK]).tolist()
+    assert changed == pytest.approx(np.log([1 - share, share]).tolist(), abs=1e-3)
+
+
 def test_stopped_before_its_first_step_it_goes_on_from_the_same_weights(
     general: RunDirectory, little: Corpus, tmp_path: Path
 ) -> None:
