@@ -123,12 +123,6 @@ def test_merge_to_fewer_gives_the_same_sums_without_places_left_over(words: list
             assert torch.equal(merged, rows.merge(words_N, values)[1][: len(unique_U)])
 
 
-def test_merge_makes_the_norm_true() -> None:
-    """Two opposite gradients of one row are no gradient."""
-    _, merged = rows.merge(torch.tensor([2, 2]), torch.tensor([[3.0, 4.0], [-3.0, -4.0]]))
-    assert torch.linalg.vector_norm(merged) == 0.0
-
-
 @given(word_lists)
 def test_sgd_equals_dense_and_leaves_other_rows_alone(words: list[int]) -> None:
     for shape in ((V,), (V, D)):
@@ -174,15 +168,6 @@ def test_adagrad_equals_dense_and_leaves_other_rows_alone(words: list[int]) -> N
         rows.adagrad_(all_rows, all_accumulators_V, None, grad, RATE, CLIP)
         torch.testing.assert_close(all_rows.double(), expected, rtol=8 * EPS, atol=8 * EPS)
         torch.testing.assert_close(all_accumulators_V.double(), expected_accumulator_V, rtol=8 * EPS, atol=0)
-
-
-def test_adagrad_without_merging_would_be_wrong() -> None:
-    """The square of a sum is not the sum of squares: this is what merging is for."""
-    words, values = torch.tensor([4, 4]), torch.ones(2, D)
-    merged, unmerged = table(V, D), table(V, D)
-    rows.adagrad_(merged, torch.zeros(V), *rows.merge(words, values), RATE, CLIP)
-    rows.adagrad_(unmerged, torch.zeros(V), words, values, RATE, CLIP)
-    assert not torch.allclose(merged, unmerged, atol=0.05)
 
 
 def test_adagrad_rows_without_history_or_gradient_stand_still() -> None:

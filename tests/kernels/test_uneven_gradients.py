@@ -38,9 +38,13 @@ class Kind(NamedTuple):
 
 KINDS = {
     "bnce": Kind("bnce", {"learn_log_z": True}),
+    "bnce by row": Kind("bnce", {"learn_log_z": True, "sparse": True}),
     "bnce with drawn words": Kind("bnce", {"learn_log_z": True, "num_noise": K}),
     "chunk-bnce": Kind("chunk-bnce", {"learn_log_z": True}),
     "chunk-bnce with words merged": Kind("chunk-bnce", {"learn_log_z": True, "max_distinct_targets": 12}),
+    "chunk-bnce with words merged, by row": Kind(
+        "chunk-bnce", {"learn_log_z": True, "max_distinct_targets": 12, "sparse": True}
+    ),
     "chunk-softmax": Kind("chunk-softmax", {"penalty": PENALTY}),
     "chunk-softmax with words merged": Kind("chunk-softmax", {"penalty": PENALTY, "max_distinct_targets": 12}),
     "softmax": Kind("softmax", {}),
@@ -133,7 +137,7 @@ def weighted(
     total = torch.stack([(loss * call.weight.to(dtype)).sum() for loss, call in zip(losses, own, strict=True)]).sum()
     total.backward()
     hidden = torch.stack([call.hidden_TBD.grad for call in own if call.hidden_TBD.grad is not None])
-    weight, *others = [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
+    weight, *others = [parameter.grad.to_dense() for parameter in layer.parameters() if parameter.grad is not None]
     # The gradient of ln Z is held with the bias's: of a single number, errors are luck.
     rest = torch.cat([grad.reshape(-1) for grad in others])
     return [torch.stack(losses).detach(), hidden, weight, rest]

@@ -135,15 +135,6 @@ def test_all_valid_equals_no_mask(make_batch: Callable[..., OutputBatch]) -> Non
     assert batch_nce(masked).item() == pytest.approx(batch_nce(plain).item(), abs=loss_tolerance(plain, draw(plain)))
 
 
-def test_one_valid_position_has_no_loss(make_batch: Callable[..., OutputBatch]) -> None:
-    batch = make_batch(1, 4, valid_TB=torch.tensor([[False, False, True, False]]))
-    loss = batch_nce(batch)
-    loss.backward()
-    assert loss.item() == 0.0
-    assert not batch.hidden_TBD.grad.any()
-    assert not batch.weight_VD.grad.any()
-
-
 @pytest.mark.parametrize("K", [0, 2])
 def test_masked_positions_have_no_part(make_batch: Callable[..., OutputBatch], K: int) -> None:
     """Neither their hidden row nor their target changes anything, and nothing flows back to them."""
@@ -246,12 +237,12 @@ def scores_of_step(
     """Compute the scores (B, M) and the columns (M,) of a batch with one time step."""
     column_TM = torch.cat([batch.target_TB, drawn_TK], dim=1)
     offset_TM = column_offset(
-        batch.bias_V.detach()[column_TM],
+        batch.bias_V[column_TM],
         log_noise_TM=batch.noise.log_prob(column_TM),
         log_num_noise=math.log(column_TM.shape[1] - 1) if log_num_noise is None else log_num_noise,
-        log_z=batch.log_z.detach(),
+        log_z=batch.log_z,
     )
-    product_TBM = batch.hidden_TBD.detach() @ batch.weight_VD.detach()[column_TM].transpose(1, 2)
+    product_TBM = batch.hidden_TBD @ batch.weight_VD[column_TM].transpose(1, 2)
     return (product_TBM + offset_TM.unsqueeze(1))[0], column_TM[0]
 
 
@@ -346,19 +337,7 @@ def test_the_true_distribution_is_where_the_gradient_vanishes() -> None:
     assert pull(batch, batch_nce(batch)) < 0.01
 
 
-@pytest.mark.parametrize("mistake", ["mask_accidental_hits", "drop_log_num_noise", "deduplicate"])
-def test_mistakes_learn_something_else(mistake: str) -> None:
+@pytest.mark.parametrize("mistake", [mask_accidental_hits, drop_log_num_noise, deduplicate])
+def test_mistakes_learn_something_else(mistake: Callable[[OutputBatch, Tensor], Tensor]) -> None:
     batch = batch_at_the_truth()
-    target_B = batch.target_TB[0]
-    score_BM = batch.hidden_TBD[0] @ batch.weight_VD[target_B].t() - batch.log_z - batch.noise.log_prob(target_B)
-    if mistake != "drop_log_num_noise":
-        score_BM = score_BM - math.log(399)
-    noise_BM = F.softplus(score_BM)
-    if mistake == "mask_accidental_hits":
-        noise_BM = torch.where(target_B.unsqueeze(1) == target_B, 0.0, noise_BM)
-        loss = noise_BM.sum() + F.softplus(-score_BM.diagonal()).sum()
-    elif mistake == "deduplicate":
-        loss = (noise_BM / COUNTS.sum(0)[target_B]).sum() - score_BM.diagonal().sum()
-    else:
-        loss = classification_loss(score_BM.unsqueeze(0))
-    assert pull(batch, loss) > 0.2
+    assert pull(batch, mistake(batch, torch.zeros(1, 0, dtype=torch.long))) > 0.2

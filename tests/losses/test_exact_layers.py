@@ -118,8 +118,6 @@ def test_it_starts_at_the_unigram() -> None:
 
 
 def test_what_it_has_no_use_for_is_refused() -> None:
-    with pytest.raises(UserError, match=f"learn_log_z is on, but {LOSS} is exactly normalised"):
-        bnce.OutputLayer(D, V, COUNTS, LOSS, learn_log_z=True)
     with pytest.raises(UserError, match=r"bnce\.noise\.Running counts them while it trains: give the counts"):
         bnce.OutputLayer(D, V, bnce.noise.Running(V), LOSS)
     with pytest.raises(UserError, match=r"loss\.learn_log_z is on"):

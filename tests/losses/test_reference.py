@@ -68,22 +68,3 @@ def test_softmax_sums_to_one_and_gives_the_loss() -> None:
     loss = reference.softmax_loss(torch.ones(1, 1), scores_V.reshape(3, 1), torch.zeros(3), torch.tensor([2]))
     expected = math.log(sum(math.exp(float(score)) for score in scores_V)) - float(scores_V[2])
     assert float(loss) == pytest.approx(expected, rel=1e-12)
-
-
-def test_data_probability_is_half_where_model_equals_expected_noise() -> None:
-    probability = reference.data_probability(torch.tensor(0.3).double(), torch.tensor(0.1).double(), 3)
-    assert float(probability) == pytest.approx(0.5)
-    assert float(reference.nce_loss(probability, probability.expand(3))) == pytest.approx(4 * math.log(2))
-
-
-def test_unnormalised_probability_divides_by_z() -> None:
-    assert float(reference.unnormalised_probability(torch.tensor(3.0), 1.0)) == pytest.approx(math.exp(2.0))
-
-
-def test_everything_is_float64() -> None:
-    hidden_BD, weight_VD, bias_V, target_B, drawn_K, probs_V = a_step(3, 2)
-    single = [tensor.detach().float() for tensor in (hidden_BD, weight_VD, bias_V)]
-    loss = reference.batch_nce_loss(*single, target_B, drawn_K, probs_V.float(), LOG_Z)
-    assert loss.dtype == reference.softmax_loss(*single, target_B).dtype == torch.float64
-    gradient = reference.batch_nce_gradient(*single, target_B, drawn_K, probs_V.float(), LOG_Z)
-    assert all(part.dtype == torch.float64 for part in gradient)
