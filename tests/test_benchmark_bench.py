@@ -38,7 +38,6 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a recipe of small sizes, and let a round be short."""
     monkeypatch.setattr(bench, "NUM_ROUNDS", 1)
     monkeypatch.setattr(bench, "ROUND_SECONDS", 0.01)
-    monkeypatch.setenv("COLUMNS", "80")
     path = tmp_path / "small.toml"
     path.write_text(RECIPE.format(optimiser="rowwise-adam"), encoding="utf-8")
     return path
@@ -77,32 +76,6 @@ def test_softmax_is_left_out_where_it_is_too_slow(recipe: Path, capsys: pytest.C
     options = ["--vocab-sizes", "100001", "--losses", "softmax,bnce", "--models", "ffnn"]
     (item,) = measured(capsys, recipe, *options)["measurements"]
     assert (item["model"], item["loss"], item["speedup_over_softmax"]) == ("ffnn", "bnce", None)
-
-
-def test_a_table_for_people(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bench.main([str(recipe), "--vocab-sizes", "2000", "--losses", "softmax,bnce", "--device", "cpu"])
-    printed = capsys.readouterr().out
-    rows = [line for line in printed.splitlines() if "relu-lstm" in line]
-    assert len(rows) == 2
-    assert all("2,000" in row and "8 × 5" in row for row in rows)
-    assert "…" not in printed
-    assert "Median of 1 rounds of 0.01 s" in printed
-
-
-def test_the_table_of_a_gpu_has_the_share_of_the_matmul_rate(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    item = {"model": "transformer", "loss": "chunk-bnce", "num_noise": 0, "vocab_size": 80_000}
-    speed = {"words_per_second": 2.1e6, "spread": 0.01, "step_seconds": 0.004, "speedup_over_softmax": 2.2}
-    items = [{**item, **speed, "batch_size": 64, "num_steps": 128, "matmul_share": 0.416}]
-    conditions = {"device": "a GPU", "torch": "2", "num_rounds": 5, "round_seconds": 0.5, "matmul_teraflops": 700.0}
-    bench.print_table({"recipe": "transformer", **conditions, "measurements": items})
-    printed = capsys.readouterr().out
-    (row,) = [line for line in printed.splitlines() if "64 × 128" in line]
-    assert row.split()[-1] == "42%"
-    assert " K " not in printed, "no loss draws noise"
-    assert "as a share of the 700 TFLOP/s" in " ".join(printed.split())
 
 
 @pytest.mark.parametrize(

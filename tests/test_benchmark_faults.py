@@ -19,20 +19,8 @@ GOOD = Outcome(0, '{"ppl_f": 12.5, "seconds": 1.0}\n', "")
 def test_a_slice_fails_nowhere() -> None:
     # Without experiments, which are trained as a run is and take as long as all the rest.
     kinds = "corpus,run,input,options,server,kill train,kill prepare,signal prepare,worker prepare"
-    command = [
-        sys.executable,
-        "benchmarks/faults.py",
-        "--cases",
-        "60",
-        "--kills",
-        "2",
-        "--stops",
-        "2",
-        "--seed",
-        "7",
-        "--only",
-        kinds,
-    ]
+    options = ["--cases", "60", "--kills", "2", "--stops", "2", "--seed", "7", "--only", kinds]
+    command = [sys.executable, "benchmarks/faults.py", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| all |" in done.stdout

@@ -22,23 +22,8 @@ from benchmarks.nbest_lists import (
 )
 from bnce import load
 
-WORDS = [
-    *SPECIALS,
-    "the",
-    "a",
-    ",",
-    "was",
-    "cat",
-    "cut",
-    "kat",
-    "sat",
-    "that",
-    "their",
-    "there",
-    "model",
-    "modal",
-    "muddle",
-]
+TEXT = "the a , was cat cut kat sat that their there model modal muddle"
+WORDS = [*SPECIALS, *TEXT.split()]
 VOCABULARY = open_small_run(words=WORDS).vocabulary
 
 

@@ -156,20 +156,6 @@ def test_clean_keeps_what_is_there_and_prepare_wants_it(
         run_stage(given, "prepare", monkeypatch)
 
 
-def test_ngram_names_what_to_install(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match=r"needs kenlm.*pip install 'bnce\[ngram\]'"):
-        run_stage(given, "ngram", monkeypatch)
-
-
-def test_unknown_models_are_refused(
-    given: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        run_stage([*given, "--only", "lstm-4"], "train", monkeypatch)
-    assert "unknown: lstm-4" in capsys.readouterr().err
-
-
 def test_other_ways_to_use_surprisals() -> None:
     import reading_table
 

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ SMALL = [
     "training.batch_size=8",
     "training.max_valid_tokens=100",
 ]
+
+
+Run = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(autouse=True)
@@ -53,26 +57,29 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return noted
 
 
-def run(monkeypatch: pytest.MonkeyPatch, corpus: Path, out: Path, *arguments: str) -> list[dict[str, Any]]:
-    """Run the script; returns the trials that are then on disk."""
-    settings = [word for setting in SMALL for word in ("--set", setting)]
-    given = ["search.py", str(corpus), "--out", str(out), "--losses", "bnce", "--tokens", "900", *settings, *arguments]
-    monkeypatch.setattr(sys, "argv", given)
-    search.main()
-    return search.read_trials(out / "trials.jsonl")
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path) -> Run:
+    """Give what runs the script, and returns the trials that are then on disk."""
+
+    def run_script(*arguments: str, corpus: Path = corpus) -> list[dict[str, Any]]:
+        settings = [word for setting in SMALL for word in ("--set", setting)]
+        given = ["search.py", str(corpus), "--out", str(tmp_path / "out"), "--losses", "bnce", "--tokens", "900"]
+        monkeypatch.setattr(sys, "argv", [*given, *settings, *arguments])
+        search.main()
+        return search.read_trials(tmp_path / "out" / "trials.jsonl")
+
+    return run_script
 
 
-def test_a_search_is_run_once(
-    monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path, trained: list[Any]
-) -> None:
-    trials = run(monkeypatch, corpus, tmp_path / "out")
+def test_a_search_is_run_once(run: Run, tmp_path: Path, trained: list[Any]) -> None:
+    trials = run()
     assert [trial["what"] for trial in trials] == [
         "start", "start, another seed", "model.dropout = 0.1", "training.num_steps = 10",
     ]  # fmt: skip
     best = json.loads((tmp_path / "out" / "best.json").read_text())["bnce"]
     lowest = min((trial for trial in trials if trial["settings"]["training.seed"] == 1), key=lambda one: one["ppl_f"])
     assert {"training.seed": 1, **best} == lowest["settings"]
-    assert run(monkeypatch, corpus, tmp_path / "out") == trials
+    assert run() == trials
     assert len(trained) == 4
 
 
@@ -86,65 +93,57 @@ def test_a_search_is_run_once(
         ("--set", "optimiser.clip_norm=1.0"),
     ],
 )
-def test_another_trial_is_not_taken_for_one_that_was(
-    monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path, trained: list[Any], other: tuple[str, str]
-) -> None:
+def test_another_trial_is_not_taken_for_one_that_was(run: Run, trained: list[Any], other: tuple[str, str]) -> None:
     for arguments, num_trained in (((), 1), ((), 1), (other, 2), (other, 2)):
-        run(monkeypatch, corpus, tmp_path / "out", "--try", "model.dropout=0.1", *arguments)
+        run("--try", "model.dropout=0.1", *arguments)
         assert len(trained) == num_trained
 
 
-def test_another_corpus_is_another_trial(
-    monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path, trained: list[Any]
-) -> None:
+def test_another_corpus_is_another_trial(run: Run, corpus: Path, tmp_path: Path, trained: list[Any]) -> None:
     shorter = small_corpus(tmp_path / "shorter", num_train=1999).directory
     splits = {"train": random_ids(2003, seed=2003), "valid": random_ids(301, seed=301)}
     with_more_words = write_corpus(tmp_path / "more", splits, vocab_size=VOCAB_SIZE + 1).directory
     for directory in (corpus, shorter, with_more_words, corpus):
-        run(monkeypatch, directory, tmp_path / "out", "--try", "model.dropout=0.1")
+        run("--try", "model.dropout=0.1", corpus=directory)
     assert len(trained) == 3
 
 
-def test_older_and_torn_lines_are_no_trials(
-    monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path, trained: list[Any]
-) -> None:
+def test_older_and_torn_lines_are_no_trials(run: Run, tmp_path: Path, trained: list[Any]) -> None:
     (tmp_path / "out").mkdir()
     older = {"loss": "bnce", "settings": {**search.START, "training.seed": 1}, "ppl_f": 1.0, "seconds": 1.0}
     (tmp_path / "out" / "trials.jsonl").write_text(f'{json.dumps(older)}\n{{"loss": "bn', encoding="utf-8")
     for _ in range(2):
-        trials = run(monkeypatch, corpus, tmp_path / "out", "--try", "model.dropout=0.0")
+        trials = run("--try", "model.dropout=0.0")
         assert [trial["ppl_f"] == 1.0 for trial in trials] == [True, False]
     assert len(trained) == 1
 
 
-def test_a_seed_that_is_tried_is_the_seed(
-    monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path, trained: list[Any]
-) -> None:
-    (trial,) = run(monkeypatch, corpus, tmp_path / "out", "--try", "training.seed=7")
+def test_a_seed_that_is_tried_is_the_seed(run: Run, trained: list[Any]) -> None:
+    (trial,) = run("--try", "training.seed=7")
     assert trial["settings"]["training.seed"] == 7
     assert [config.training.seed for config in trained] == [7]
 
 
-def test_a_run_that_blows_up_is_a_failed_trial(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path) -> None:
+def test_a_run_that_blows_up_is_a_failed_trial(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def blow_up(_: search.Trainer) -> bool:
         raise NotFiniteError("The loss is no longer finite.")
 
     monkeypatch.setattr(search.Trainer, "train", blow_up)
-    trials = run(monkeypatch, corpus, tmp_path / "out")
+    trials = run()
     assert {(trial["ppl_f"], trial["error"]) for trial in trials} == {(None, "The loss is no longer finite.")}
     assert not (tmp_path / "out" / "best.json").exists()
 
 
-def test_any_other_error_is_no_trial(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path) -> None:
+def test_any_other_error_is_no_trial(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="batch_size"):
-        run(monkeypatch, corpus, tmp_path / "out", "--set", "training.batch_size=5000")
+        run("--set", "training.batch_size=5000")
     assert search.read_trials(tmp_path / "out" / "trials.jsonl") == []
 
 
 def test_out_of_time_there_is_no_best(
-    monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, corpus, tmp_path / "out", "--minutes", "-1") == []
+    assert run("--minutes", "-1") == []
     assert "bnce: no best settings, time ran out: run it again to go on." in capsys.readouterr().out
     assert not (tmp_path / "out" / "best.json").exists()
     # Nor is there one of a search that was cut short, until it has gone on to its end.
@@ -156,7 +155,7 @@ def test_out_of_time_there_is_no_best(
     assert cut_short.run() is not None
 
 
-def test_a_trial_leaves_no_model_behind(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path) -> None:
+def test_a_trial_leaves_no_model_behind(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
 
     def train_in_a_circle(trainer: search.Trainer) -> bool:
@@ -168,7 +167,7 @@ def test_a_trial_leaves_no_model_behind(monkeypatch: pytest.MonkeyPatch, corpus:
     monkeypatch.setattr(search.Trainer, "train", train_in_a_circle)
     gc.disable()
     try:
-        run(monkeypatch, corpus, tmp_path / "out", "--try", "model.dropout=0.1")
+        run("--try", "model.dropout=0.1")
         assert [reference() for reference in kept] == [None]
     finally:
         gc.enable()
