@@ -87,9 +87,9 @@ def add_rows_(target_UD: Tensor, place_N: Tensor, values_ND: Tensor) -> None:
     target_UD.index_add_(0, place_N, values_ND.to(target_UD.dtype))
 
 
-def copy_rows_(to_ND: Tensor, from_VD: Tensor, row_N: Tensor | None = None) -> None:
-    """Copy rows, those with some numbers or all in their order."""
-    to_ND.copy_(from_VD if row_N is None else from_VD.index_select(0, row_N))
+def copy_rows_(to_ND: Tensor, from_VD: Tensor, row_N: Tensor) -> None:
+    """Copy the rows with some numbers."""
+    to_ND.copy_(from_VD.index_select(0, row_N))
 
 
 def sgd_(table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip: Tensor) -> None:

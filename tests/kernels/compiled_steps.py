@@ -119,7 +119,6 @@ def what_only_a_gpu_does(sizes: Sequence[int] = (20, 400, 600)) -> None:
             rows_VD, rows_ND = torch.randn(V, D, dtype=dtype), torch.randn(B, D, dtype=dtype)
             target_scores.score_targets(rows_ND, torch.randn(V, D), bias_V, words_N)
             rows.copy_rows_(rows_ND, rows_VD, words_N)
-            rows.copy_rows_(rows_ND, rows_ND.clone())
             rows.add_rows_(torch.zeros(V, D), words_N, rows_ND)
     working_rows.number(words_N, V, V, torch.zeros((), dtype=torch.int64))
 

@@ -50,9 +50,9 @@ def _add_rows(target_UD, target_stride, place_N, values_ND, D: tl.constexpr, BLO
 
 
 @triton.jit
-def _copy_rows(to_ND, to_stride, from_VD, from_stride, row_N, ANY: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
+def _copy_rows(to_ND, to_stride, from_VD, from_stride, row_N, D: tl.constexpr, BLOCK: tl.constexpr):
     number = tl.program_id(0).to(tl.int64)
-    row = tl.load(row_N + number).to(tl.int64) if ANY else number
+    row = tl.load(row_N + number).to(tl.int64)
     for begin in range(0, D, BLOCK):
         column = begin + tl.arange(0, BLOCK)
         inside = column < D
@@ -158,13 +158,10 @@ def add_rows_(target_UD: Tensor, place_N: Tensor, values_ND: Tensor) -> None:
     _add_rows[(len(place_N),)](target_UD, target_UD.stride(0), place_N, values_ND, D, BLOCK=_block(D))
 
 
-def copy_rows_(to_ND: Tensor, from_VD: Tensor, row_N: Tensor | None = None) -> None:
-    """Copy rows, those with some numbers or all in their order, between columns of wider tables and formats."""
+def copy_rows_(to_ND: Tensor, from_VD: Tensor, row_N: Tensor) -> None:
+    """Copy the rows with some numbers, between columns of wider tables and formats."""
     D = to_ND[0].numel()
-    rows = to_ND if row_N is None else row_N  # any pointer will do where none is read
-    _copy_rows[(len(to_ND),)](
-        to_ND, to_ND.stride(0), from_VD, from_VD.stride(0), rows, ANY=row_N is not None, D=D, BLOCK=_block(D)
-    )
+    _copy_rows[(len(to_ND),)](to_ND, to_ND.stride(0), from_VD, from_VD.stride(0), row_N, D=D, BLOCK=_block(D))
 
 
 def adagrad_(
