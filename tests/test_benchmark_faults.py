@@ -93,14 +93,8 @@ run_cases(iter(cases), Path(sys.argv[1]), 2, lambda case, verdict: print(case.ki
     )
     assert done.returncode == 0, done.stderr
     found = dict(line.split() for line in done.stdout.splitlines())
-    assert found == {
-        "hang": "hang",
-        "deaf": "hang",
-        "crash": "crash",
-        "broken": "broken",
-        "long": "stopped",
-        "same": "same",
-    }
+    ended = {"hang": "hang", "deaf": "hang", "crash": "crash", "broken": "broken", "long": "stopped", "same": "same"}
+    assert found == ended
     assert list(tmp_path.iterdir()) == []
 
 

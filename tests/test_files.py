@@ -185,6 +185,11 @@ def test_a_place_to_write_to(tmp_path: Path) -> None:
 class TestStreams:
     """What is no regular file is written to and never replaced."""
 
+    @pytest.fixture
+    def pipe(self, tmp_path: Path) -> Path:
+        os.mkfifo(tmp_path / "pipe")
+        return tmp_path / "pipe"
+
     def test_a_device_stays_a_device(self) -> None:
         before = os.lstat("/dev/null")
         files.check_place(Path("/dev/null"))
@@ -193,12 +198,9 @@ class TestStreams:
         assert os.lstat("/dev/null").st_ino == before.st_ino
 
     @pytest.mark.parametrize("linked", [False, True], ids=["itself", "link"])
-    def test_a_pipe_gets_the_text(self, tmp_path: Path, linked: bool) -> None:
-        pipe = tmp_path / "pipe"
-        os.mkfifo(pipe)
-        path = pipe
+    def test_a_pipe_gets_the_text(self, tmp_path: Path, pipe: Path, linked: bool) -> None:
+        path = tmp_path / "link" if linked else pipe
         if linked:
-            path = tmp_path / "link"
             path.symlink_to("pipe")
         read: list[str] = []
         reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
@@ -211,9 +213,7 @@ class TestStreams:
         assert path.is_symlink() == linked
         assert list(tmp_path.glob(".*")) == []
 
-    def test_a_reader_of_a_pipe_who_leaves(self, tmp_path: Path) -> None:
-        pipe = tmp_path / "pipe"
-        os.mkfifo(pipe)
+    def test_a_reader_of_a_pipe_who_leaves(self, pipe: Path) -> None:
 
         def read_a_little() -> None:
             with open(pipe, "rb", buffering=0) as reading:
@@ -225,9 +225,7 @@ class TestStreams:
             files.write_text(pipe, "line\n" * 200_000)
         reader.join(timeout=60)
 
-    def test_what_was_not_finished_is_not_sent(self, tmp_path: Path) -> None:
-        pipe = tmp_path / "pipe"
-        os.mkfifo(pipe)
+    def test_what_was_not_finished_is_not_sent(self, tmp_path: Path, pipe: Path) -> None:
 
         def write() -> None:
             with files.atomic_file(pipe) as partial:

@@ -62,31 +62,24 @@ def on_gpu(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
     kernels._starts.cache_clear()
 
 
-def test_a_gpu_on_which_a_kernel_starts_takes_kernels(on_gpu: Any) -> None:
-    assert kernels.choose("adam", on_gpu) is not None
-
-
-def test_a_gpu_on_which_no_kernel_starts_takes_plain_functions(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_takes_kernels_only_where_they_start(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from bnce.kernels import clip
 
-    def fail(*arguments: object) -> None:
-        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.\nMore.")
+    failure: list[Exception] = []
 
+    def fail(*arguments: object) -> None:
+        raise failure[-1]
+
+    assert kernels.choose("adam", on_gpu) is not None
+    kernels._starts.cache_clear()
     monkeypatch.setattr(clip, "clip_factor", fail)
+    failure.append(torch.OutOfMemoryError())
+    with pytest.raises(torch.OutOfMemoryError):  # which is not taken for a missing compiler
+        kernels.choose("adam", on_gpu)
+    failure.append(RuntimeError("Failed to find C compiler. Please specify via CC environment variable.\nMore."))
     with pytest.warns(RuntimeWarning, match=r"kernels do not start on .* Failed to find C compiler\. .* variable\.$"):
         assert kernels.choose("adam", on_gpu) is None
     assert kernels.choose("rows", on_gpu) is None, "which is told once"
-
-
-def test_full_memory_is_not_taken_for_a_missing_compiler(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bnce.kernels import clip
-
-    def fail(*arguments: object) -> None:
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(clip, "clip_factor", fail)
-    with pytest.raises(torch.OutOfMemoryError):
-        kernels.choose("adam", on_gpu)
 
 
 def test_a_twin_stands_in_for_its_plain_function(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,20 +259,14 @@ def drop_log_num_noise(batch: OutputBatch, drawn_TK: Tensor) -> Tensor:
     return classification_loss(score_BM.unsqueeze(0))
 
 
-def merged_columns(batch: OutputBatch, drawn_TK: Tensor, *, with_multiplicity: bool) -> Tensor:
-    """Score every different word once."""
+def deduplicate(batch: OutputBatch, drawn_TK: Tensor) -> Tensor:
+    """Score every different word once, and forget how many they were."""
     score_BM, column_M = scores_of_step(batch, drawn_TK)
-    unique_U, place_M, count_U = torch.unique(column_M, return_inverse=True, return_counts=True)
+    unique_U, place_M = torch.unique(column_M, return_inverse=True)
     first_U = torch.tensor([column_M.tolist().index(word) for word in unique_U.tolist()])
     score_BU, own_B = score_BM[:, first_U], place_M[: len(score_BM)].unsqueeze(1)
-    weight_U = count_U if with_multiplicity else torch.ones_like(count_U)
     # A position's own occurrence is data: its term changes from softplus(s) to softplus(−s).
-    return (weight_U * F.softplus(score_BU)).sum() - score_BU.gather(1, own_B).sum()
-
-
-def deduplicate(batch: OutputBatch, drawn_TK: Tensor) -> Tensor:
-    """Merge equal columns and forget how many they were."""
-    return merged_columns(batch, drawn_TK, with_multiplicity=False)
+    return F.softplus(score_BU).sum() - score_BU.gather(1, own_B).sum()
 
 
 @pytest.mark.parametrize("K", [0, 4])
@@ -285,16 +279,6 @@ def test_mistakes_are_seen(
     expected = reference_loss(double(batch), drawn_TK)
     wrong = mistake(batch, drawn_TK)
     assert abs(wrong.item() - expected.item()) > 1000 * loss_tolerance(batch, drawn_TK)
-
-
-@pytest.mark.parametrize("K", [0, 4])
-def test_merging_columns_with_their_multiplicity_is_the_plain_form(
-    make_batch: Callable[..., OutputBatch], K: int
-) -> None:
-    batch = make_batch(1, 8, K)
-    drawn_TK = draw(batch)
-    merged = merged_columns(batch, drawn_TK, with_multiplicity=True)
-    assert merged.item() == pytest.approx(batch_nce(batch).item(), abs=loss_tolerance(batch, drawn_TK))
 
 
 # What the loss learns. Two contexts, three words, and a batch in exactly the proportions of the distribution.

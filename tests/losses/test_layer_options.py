@@ -36,6 +36,8 @@ def build(loss: str = "bnce", **options: Any) -> OutputLayer:
         ({"reduction": "avg"}, "Unknown reduction 'avg': choose one of mean, sum, none."),
         ({"loss": "chunk-bnce", "num_noise": 5}, "num_noise is 5, but the loss chunk-bnce has no use for it: "),
         ({"loss": "softmax", "num_noise": 5}, "num_noise is 5, but the loss softmax has no use for it: leave it out."),
+        ({"penalty": -1.0}, "penalty is -1"),
+        ({"loss": "chunk-bnce", "penalty": 0.0}, "penalty is 0.0, but the loss chunk-bnce has no use for it: leave it"),
         ({"penalty": 0.5}, "penalty is 0.5, but the loss bnce has no use for it: leave it out."),
         ({"loss": "adaptive-softmax", "log_z": 3.0}, "log_z is 3.0, but the loss adaptive-softmax has no use for it: "),
         (
