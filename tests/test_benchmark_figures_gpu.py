@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -65,12 +64,16 @@ def test_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert not queue.is_done("long")
 
 
-def test_results_are_packed_after_every_job(tmp_path: Path) -> None:
+def test_results_without_models_are_packed_after_every_job(tmp_path: Path) -> None:
     packed = tmp_path / "kept.tgz"
     later = Job("later", "timed", f"tar tzf {packed} > $WORK/seen")
-    made = Job("made", "timed", "mkdir $WORK/layer; echo 1 > $WORK/layer/figures")
+    into = "mkdir -p $WORK/layer $WORK/elsewhere; cd $WORK"
+    made = Job("made", "timed", f"{into}; touch layer/figures layer/model.safetensors elsewhere/file.json")
     Queue(tmp_path, tmp_path, [made, later], num_shared=1, packed=packed).run(60)
-    assert "layer/figures" in (tmp_path / "seen").read_text(encoding="ascii").split()
+    seen = (tmp_path / "seen").read_text(encoding="ascii")
+    assert "layer/figures" in seen.split()
+    assert "model.safetensors" not in seen
+    assert "elsewhere" not in seen
 
 
 def test_every_job_can_be_chosen_with_what_it_needs() -> None:
@@ -83,12 +86,3 @@ def test_every_job_can_be_chosen_with_what_it_needs() -> None:
     assert [one.name for one in figures_gpu.choose("alternatives-seeds")] == needed
     with pytest.raises(SystemExit, match="No job's name begins with nothing"):
         figures_gpu.choose("nothing")
-
-
-def test_models_are_not_packed(tmp_path: Path) -> None:
-    for name in ("alternatives/row/summary.json", "alternatives/row/model.safetensors", "elsewhere/file.json"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("{}", encoding="ascii")
-    figures_gpu.pack(tmp_path, tmp_path / "kept.tgz")
-    with tarfile.open(tmp_path / "kept.tgz") as archive:
-        assert [one.name for one in archive if one.isfile()] == ["alternatives/row/summary.json"]
