@@ -31,14 +31,14 @@ def check_writable(nbest: NBest, form: str) -> None:
         if _BLANK.search(utterance.name) or (form == "trn" and re.search(r"[()]", utterance.name)):
             raise UserError(
                 f"The utterance '{utterance.name}' has a blank or a bracket in its name, which a {form} file cannot "
-                "hold: write to a file that ends in .jsonl (--out)."
+                "hold: write to a file that ends in .jsonl."
             )
         texts = utterance.texts if form == "trn" else []
         marked = next((text for text in texts if _SCTK_MARKS.search(text)), None)
         if marked is not None:
             raise UserError(
                 f"A hypothesis of '{utterance.name}' is '{marked}', and SCTK reads a word of brackets, slash or @ as a "
-                "mark: write to a file that ends in .txt or .jsonl (--out)."
+                "mark: write to a file that ends in .txt or .jsonl."
             )
 
 
