@@ -37,6 +37,14 @@ BESIDE = {
 NOT_NEEDED = {"triton"}
 
 
+def test_git_leaves_out_an_environment_that_is_a_link(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    listed = subprocess.run(["git", "status", "--porcelain"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert listed.stdout == "?? .gitignore\n"
+
+
 def packages(extra: str) -> set[str]:
     """List what an extra of pyproject.toml brings, beside what is always there."""
     found = set()
