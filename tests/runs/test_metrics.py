@@ -60,6 +60,7 @@ def test_a_full_disk(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyP
     [
         ('{"step": "20"}', "its step is '20'"),
         ('{"step": 30, "ppl_f": "low"}', "its ppl_f is 'low'"),
+        ('{"step": 30}', "it has no ppl_f"),
         ("[]", "it is not a JSON object"),
     ],
 )

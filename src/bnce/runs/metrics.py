@@ -43,8 +43,10 @@ def read_metrics(directory: Path) -> Metrics:
         try:
             record = parse_object(line)
             for key, kinds in (("step", (int,)), ("ppl_f", (int, float, type(None)))):
-                if type(record.get(key)) not in kinds:
-                    raise ValueError(f"its {key} is {shown(record.get(key))}")
+                if key not in record:
+                    raise ValueError(f"it has no {key}")
+                if type(record[key]) not in kinds:
+                    raise ValueError(f"its {key} is {shown(record[key])}")
         except ValueError as error:
             metrics.damaged[number] = str(error)
             continue
