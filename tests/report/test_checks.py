@@ -82,6 +82,19 @@ def test_damage_in_any_file_shows(bnce: Command, corpus: Path, trained: Path, tm
     assert wrong == {"config.toml", "model.safetensors", state.name}
 
 
+def test_a_model_that_is_gone_shows(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained, tmp_path / "run")
+    (copy / "model.safetensors").unlink()
+    assert not look(bnce, copy)["model.safetensors"]["well"]
+    (copy / "model.safetensors").symlink_to("model.safetensors")
+    assert not look(bnce, copy)["model.safetensors"]["well"]
+    # Of an experiment, rows may give theirs away, and say so.
+    (copy / "model.safetensors").unlink()
+    summary = json.loads((copy / "summary.json").read_text(encoding="utf-8"))
+    (copy / "summary.json").write_text(json.dumps({**summary, "model_removed": True}), encoding="utf-8")
+    assert all(check["well"] for check in look(bnce, copy).values())
+
+
 def test_what_cannot_be_checked_is_refused(refused: Refused, trained: Path, tmp_path: Path) -> None:
     assert "is neither a run nor a corpus" in refused("info", tmp_path, "--check")
     assert refused("info") == "bnce: Give a recipe, a run or a corpus, or --check to check the installation."

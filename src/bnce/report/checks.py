@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from bnce.machine.memory import total_memory_bytes
 from bnce.noise import Noise
 from bnce.output_layer import OutputLayer
 from bnce.runs.checkpoint import MODEL_FILE, STATE_FORMAT, read_tensors, state_files
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import RunDirectory, read_summary
+from bnce.runs.metrics import METRICS_FILE
 from bnce.runs.model_file import load_model
 from bnce.version import __version__
 
@@ -74,7 +76,9 @@ def check_directory(path: Path) -> list[Check]:
             f"'{path}' is neither a run nor a corpus: give a directory from 'bnce train' or 'bnce prepare'."
         )
     checks = [_check("config.toml", _read, RunDirectory.open, path)]
-    if (path / MODEL_FILE).is_file():
+    # Every run has a model after its first evaluation, unless an experiment removed it.
+    expected = (path / METRICS_FILE).is_file() and not read_summary(path).get("model_removed")
+    if expected or os.path.lexists(path / MODEL_FILE):
         checks.append(_check(MODEL_FILE, _read, lambda: load_model(RunDirectory.open(path))))
     return checks + [_check(state.name, _read, read_tensors, state, STATE_FORMAT) for state in state_files(path)]
 
