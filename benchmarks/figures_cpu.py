@@ -84,7 +84,7 @@ def demo(commands: Commands) -> Figures:
     """Train the README's three models, and compare them."""
     shown = []
     for loss in ("softmax", "snce", "bnce"):
-        commands.make(f"demo/{loss}", "train", "demo", "--loss", loss)
+        commands.make(f"demo/{loss}", "train", "demo", "--loss", loss, "--set", "training.max_test_tokens=0")
         shown.append(f"demo/{loss}")
     rows = commands.bnce("compare", *shown)["rows"]
     keys = ("loss", "ppl_n", "ppl_f", "words_per_second", "speedup_over_softmax", "vocab_size", "train_tokens")
