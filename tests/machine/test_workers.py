@@ -147,8 +147,12 @@ def test_a_worker_killed_while_it_waits_is_explained() -> None:
             time.sleep(0.2)  # until both wait for work
             os.kill(processes[victim % len(processes)], signal.SIGKILL)
             with pytest.raises(UserError, match="One of 2 worker processes died"):
-                list(workers.map(_process, range(20)))
+                list(workers.map(_sleep_briefly, range(20)))  # so long that each process is asked
     assert not multiprocessing.active_children()
+
+
+def _sleep_briefly(_: int) -> None:
+    time.sleep(0.05)
 
 
 @pytest.mark.timeout(60)
