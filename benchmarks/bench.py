@@ -34,9 +34,9 @@ from bnce.corpus.streams import open_streams
 from bnce.kinds.losses import BatchShape
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import choose_device, describe_device, synchronize
-from bnce.machine.memory import held_gpu_memory_bytes, peak_memory_bytes, release_memory, reset_peak_memory
+from bnce.machine.memory import peak_memory_bytes, release_memory, reset_peak_memory
+from bnce.machine.processes import World
 from bnce.machine.threads import use_threads
-from bnce.machine.world import World
 from bnce.noise import make_noise, unigram
 from bnce.recipes.recipe import load_recipe
 from bnce.training.network import Network
@@ -228,7 +228,7 @@ class Runner:
         torch.manual_seed(config.training.seed)
         self.config, self.vocab_size, self.device = config, vocab_size, device
         on_gpu = device.type == "cuda"
-        before_bytes = held_gpu_memory_bytes(device) if on_gpu else 0
+        before_bytes = torch.cuda.memory_allocated(device) if on_gpu else 0
         if on_gpu:
             reset_peak_memory(device)
         weights = 1.0 / np.arange(1, vocab_size + 1)

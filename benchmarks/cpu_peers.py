@@ -126,8 +126,8 @@ def time_steps(corpus: Path, num_threads: int, model: str, loss: str, precision:
     """Time training steps on the text, in this process."""
     from bnce.corpus.store import Corpus
     from bnce.corpus.streams import open_streams, training_streams
+    from bnce.machine.processes import World
     from bnce.machine.threads import use_threads
-    from bnce.machine.world import World
     from bnce.optimisers.schedule import Schedule
     from bnce.recipes.recipe import load_recipe
     from bnce.training.network import Network

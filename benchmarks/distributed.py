@@ -23,7 +23,7 @@ from provenance import origin
 
 from bnce.config import RunConfig
 from bnce.machine.memory import release_memory
-from bnce.machine.world import World
+from bnce.machine.processes import World
 from bnce.recipes.recipe import load_recipe
 
 ROWS = (

@@ -49,7 +49,7 @@ from bnce.filtering.shard_work import Plan
 from bnce.filtering.writing import Form
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import describe_device, synchronize
-from bnce.machine.workers import num_cores
+from bnce.machine.threads import num_cores
 from bnce.noise import unigram
 from bnce.recipes.recipe import load_recipe
 from bnce.runs.directory import RunDirectory

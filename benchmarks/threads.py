@@ -4,8 +4,8 @@ python benchmarks/threads.py --out benchmarks/results
 
 A process that only computes is started on every core, and the same training steps are timed without and with them, in
 turns, by a process of their own each time: on which cores the system puts its threads is chance, and stays so for as
-long as it runs. "spin" is how PyTorch's threads wait for each other by themselves; "watched" is what every command of
-bnce does. The machine must be idle otherwise: the first column shows whether it was. With fair shares the best ratio
+long as it runs. "spin" is how PyTorch's threads wait for each other by themselves; "sleep" is how they wait in every
+command of bnce. The machine must be idle otherwise: the first column shows whether it was. With fair shares the best ratio
 is 0.5.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import statistics
 import subprocess
 import sys
@@ -23,8 +24,7 @@ from pathlib import Path
 import torch
 from bench import bench
 
-from bnce.machine.threads import INTERVAL_SECONDS, use_threads
-from bnce.machine.workers import num_cores
+from bnce.machine.threads import SPIN_COUNT, num_cores
 from bnce.recipes.recipe import load_recipe
 from bnce.version import __version__
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--once", nargs=2, metavar=("THREADS", "WAITING"), help="take one time and print it alone")
     options = parser.parse_args()
     if options.once:
-        print(words_per_second(options, int(options.once[0]), is_watched=options.once[1] == "watched"))
+        print(words_per_second(options, int(options.once[0])))
         return
     every = num_cores()
     lines = [
@@ -55,7 +55,7 @@ def main() -> None:
     ]
     rows = [
         (num_threads, waiting, *measure(num_threads, waiting, options.rounds))
-        for num_threads, waiting in ((1, "spin"), (every, "spin"), (every, "watched"))
+        for num_threads, waiting in ((1, "spin"), (every, "spin"), (every, "sleep"))
     ]
     for num_threads, waiting, idle, busy in rows:
         ratio = statistics.median(busy) / statistics.median(idle)
@@ -67,7 +67,7 @@ def main() -> None:
         "",
         f'The table shows training speed with 1 and {every} threads on {every} cores. "Idle": no other process uses '
         f'the cores. "Busy": {every} other processes compute on the same cores. "Spin": waiting threads keep a core '
-        'busy, as in PyTorch. "Watched": bnce lets them sleep while others use the cores. Figures are medians of '
+        'busy, as in PyTorch. "Sleep": they sleep soon, as in the commands of bnce. Figures are medians of '
         f"{options.rounds} rounds of {options.seconds:g} s. The goal is a ratio of at least {GOAL} in the last row. "
         f"torch {torch.__version__}, bnce {__version__}; recipe {options.recipe}, loss {options.loss}, "
         f"V = {options.vocab_size:,}.",
@@ -91,16 +91,17 @@ def measure(num_threads: int, waiting: str, num_rounds: int) -> tuple[list[float
 def in_own_process(num_threads: int, waiting: str) -> float:
     """Take one time in a new process, with the options of this one."""
     command = [sys.executable, *sys.argv, "--once", str(num_threads), waiting]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    given = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    if waiting == "sleep":
+        given["GOMP_SPINCOUNT"] = SPIN_COUNT
+    return float(subprocess.run(command, capture_output=True, text=True, check=True, env=given).stdout)
 
 
-def words_per_second(options: argparse.Namespace, num_threads: int, *, is_watched: bool) -> float:
-    """Train for a while, the first second of which does not count: so long it takes to notice others."""
+def words_per_second(options: argparse.Namespace, num_threads: int) -> float:
+    """Train for a while, the first second of which does not count."""
     torch.set_num_threads(num_threads)
-    if is_watched:
-        use_threads(num_threads)
     config = load_recipe(options.recipe, loss=options.loss)
-    for seconds in (2 * INTERVAL_SECONDS, options.seconds):
+    for seconds in (1.0, options.seconds):
         result = bench([(config, options.vocab_size)], CPU, num_rounds=1, round_seconds=seconds)
     return float(result["measurements"][0]["words_per_second"])
 

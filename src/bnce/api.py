@@ -24,8 +24,8 @@ from bnce.evaluation.evaluate import Evaluation
 from bnce.kinds.losses import LOSSES
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
-from bnce.machine.torchrun import leave_after_the_first, started_many
-from bnce.machine.world import World, device_of_process, open_world, was_restarted
+from bnce.machine.processes import World, device_of_process, open_world
+from bnce.machine.torchrun import leave_after_the_first, num_restarts, started_many
 from bnce.reading import read_object
 from bnce.recipes.recipe import load_recipe, recipe_names
 from bnce.runs.checkpoint import state_files
@@ -132,7 +132,7 @@ def plan_training(
     name = device_of_process(device)
     world = open_world(choose_device(name))
     # torchrun starts a run that broke off again with the same command.
-    resume = resume or (was_restarted() and out is not None and bool(state_files(Path(out))))
+    resume = resume or (num_restarts() > 0 and out is not None and bool(state_files(Path(out))))
     plan: Plan | None = None
     if world.is_first:
         try:

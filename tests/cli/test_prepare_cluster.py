@@ -114,7 +114,7 @@ def test_lost_worker_and_lost_scheduler(text: Path, place: Path, tmp_path: Path,
             prepare([text], place / "remote", executor=executor, progress=kill_worker)
             assert machines.workers[0].wait(30) == -signal.SIGKILL
             # Tasks were lost with it, and so were run again.
-            assert executor._client.run_on_scheduler(num_lost) > 0
+            assert executor.client.run_on_scheduler(num_lost) > 0
         assert files_of(place / "local") == files_of(place / "remote")
         with pytest.raises(UserError) as caught, connected(str(machines.file)) as executor:
             prepare([text], place / "never", executor=executor, progress=kill_scheduler)
@@ -163,8 +163,6 @@ def test_versions_must_be_the_same(
     monkeypatch.setattr(cluster, "__version__", "99.1")
     told = refused("prepare", text, "--out", place / "c", "--workers", machines.file)
     assert f"has bnce {own} but this is bnce 99.1: install the same version wherever workers run." in told
-    with pytest.raises(UserError, match=r"has bnce 99\.1 but this is bnce 98"):
-        cluster.run_alike({"bnce": "98"}, list)
     assert list(place.iterdir()) == []
 
 

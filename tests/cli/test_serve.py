@@ -343,8 +343,5 @@ def test_compiled_code_of_few_shapes_is_kept(
         assert os.environ[name] == after
 
 
-def test_what_is_not_there(refused: Refused, tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there(refused: Refused, tmp_path: Path) -> None:
     assert "is not a run directory" in refused("serve", tmp_path, "--port", 0)
-    monkeypatch.setattr("bnce.machine.packages.find_spec", lambda name: None if name == "fastapi" else name)
-    told = "bnce serve needs the package 'fastapi', which is not installed: run pip install 'bnce[serve]'."
-    assert told in refused("serve", trained)

@@ -12,7 +12,7 @@ from small_corpus import END, random_ids, small_model
 
 from bnce.evaluation.evaluate import num_read_before
 from bnce.evaluation.windows import WINDOW, in_context, only, read_windows, some_windows
-from bnce.machine.world import World
+from bnce.machine.processes import World
 
 
 @pytest.mark.parametrize("body", ["lstm", "ffnn", "transformer"])

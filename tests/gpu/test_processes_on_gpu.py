@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from bnce import LOSSES
-from bnce.machine.world import World
+from bnce.machine.processes import World
 from tests.processes.equal_steps import in_processes, train
 
 CASES = [

@@ -9,7 +9,7 @@ from torch import Tensor
 from bnce import rows as plain
 from bnce.kernels import rows as fast
 from bnce.kernels.working_rows import number
-from bnce.machine.world import World
+from bnce.machine.processes import World
 from bnce.processes.traffic import Traffic
 
 V = 700

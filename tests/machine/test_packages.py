@@ -1,4 +1,4 @@
-"""What is not installed is listed under the extra that brings it: commands, and parts of those that do start."""
+"""What is not installed is listed under the extra that brings it, and named where it is needed."""
 
 from __future__ import annotations
 
@@ -9,37 +9,45 @@ from pathlib import Path
 import pytest
 
 from bnce.machine import packages
-from bnce.machine.packages import EXTRAS, PARTS, MissingPackageError, lacking, need
+from bnce.machine.packages import EXTRAS, PURPOSES, MissingPackageError, lacking, missing, need, with_packages
 
 
-def hide(monkeypatch: pytest.MonkeyPatch, *hidden: str) -> None:
+def test_extras_of_which_a_package_is_not_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {name for extra in ("export", "ngram", "serve", "score") for name in EXTRAS[extra]}
+    hidden = others - {*EXTRAS["train"]}
+
     def find(name: str) -> ModuleSpec | None:
         return None if name in hidden else find_spec(name)
 
     monkeypatch.setattr(packages, "find_spec", find)
+    assert [extra for extra in lacking() if extra != "cluster"] == ["score", "ngram", "export", "serve"]
+    monkeypatch.setattr(packages, "find_spec", lambda name: object())
+    assert lacking() == {}
+    assert {*PURPOSES} == {*EXTRAS} - {"layer"}
 
 
-def test_the_extra_train_lacks_exports_n_gram_models_and_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = {name for extra in ("export", "ngram", "serve", "score") for name in EXTRAS[extra]}
-    hide(monkeypatch, *(others - {*EXTRAS["train"]}))
-    assert lacking() == {
-        "serve": ["serve"],
-        "export": ["export to ONNX", "export to transformers"],
-        "ngram": ["n-gram models"],
-        "score": ["exported runs"],
-    }
+@pytest.mark.parametrize(
+    ("package", "wanted", "named"),
+    [
+        ("torch", "serve", "train"),
+        ("torch", "layer", "layer"),
+        ("fastapi", "serve", "serve"),
+        ("kenlm", "train", "ngram"),
+    ],
+)
+def test_the_extra_that_is_named_brings_the_package(package: str, wanted: str, named: str) -> None:
+    assert str(missing(package, "It", wanted)).endswith(f"run pip install 'bnce[{named}]'.")
 
 
-def test_parts_of_a_command_that_cannot_start_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    hide(monkeypatch, "torch", "onnx", "transformers")
-    assert lacking()["export"] == ["export"]
+def test_a_command_names_what_it_misses() -> None:
+    def serve(package: str) -> None:
+        raise ModuleNotFoundError(name=f"{package}.part")
 
-
-def test_everything_is_installed_here() -> None:
-    pytest.importorskip("kenlm")
-    assert not {part for parts in lacking().values() for part in parts} & {*PARTS}
-    for extra, _, wanted in PARTS.values():
-        assert {*wanted} <= {*EXTRAS[extra]}
+    told = "bnce serve needs the package 'fastapi', which is not installed: run pip install 'bnce\\[serve\\]'"
+    with pytest.raises(MissingPackageError, match=told):
+        with_packages(serve)("fastapi")
+    with pytest.raises(ModuleNotFoundError):
+        with_packages(serve)("somebody_elses")
 
 
 def test_a_package_may_lack_one_that_it_needs_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from bnce import LOSSES, noise
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.corpus.streams import Chunk
 from bnce.language_model import LanguageModel
-from bnce.machine.world import World
+from bnce.machine.processes import World
 from bnce.optimisers import build_optimiser
 from bnce.processes.working_tables import WorkingTables
 from bnce.training.step import TrainingStep

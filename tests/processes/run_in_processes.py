@@ -14,7 +14,7 @@ import torch.multiprocessing as mp
 
 from bnce import Corpus
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
-from bnce.machine.world import ProcessLostError, World
+from bnce.machine.processes import ProcessLostError, World
 from bnce.processes.traffic import Traffic
 from bnce.runs.directory import RunDirectory
 from bnce.training.checkpoints import Checkpoints

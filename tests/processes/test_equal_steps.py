@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce.machine.world import World
+from bnce.machine.processes import World
 from tests.processes.equal_steps import in_processes, train
 
 LOSSES = ("bnce", "chunk-bnce", "snce", "softmax", "self-normalised-softmax", "sampled-softmax", "adaptive-softmax")

@@ -12,7 +12,7 @@ from command import Command
 from torch import Tensor
 
 from bnce import Corpus
-from bnce.machine.world import World
+from bnce.machine.processes import World
 from bnce.runs.checkpoint import MODEL_FILE, read_model
 from bnce.runs.metrics import read_metrics
 from tests.processes.run_in_processes import config, in_processes, train

@@ -6,7 +6,7 @@ import pytest
 from torch import Tensor
 
 from benchmarks import losses
-from bnce.machine.world import World
+from bnce.machine.processes import World
 from bnce.optimisers.adam import FlatParameters
 from bnce.processes.working_tables import WorkingTables
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bnce.machine import world
-from bnce.machine.world import first_clause
+from bnce.machine import processes
+from bnce.machine.processes import first_clause
 
 
 def _work(told: Path, size: int, patience: float, seconds: float) -> None:
     with told.open("w", encoding="utf-8") as sys.stderr:
-        world.TIMEOUT_SECONDS = patience
-        with world.World(0, size, torch.device("cuda")).patience():
+        processes.TIMEOUT_SECONDS = patience
+        with processes.World(0, size, torch.device("cuda")).patience():
             time.sleep(seconds)
         sys.stderr.write("went on\n")
 

@@ -22,7 +22,7 @@ from bnce.corpus.resets import Resets
 from bnce.corpus.streams import Chunk, Streams
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
-from bnce.machine.world import World
+from bnce.machine.processes import World
 from bnce.optimisers import build_optimiser
 from bnce.optimisers.clip import Gradients
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files

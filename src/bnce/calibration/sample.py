@@ -18,7 +18,7 @@ from bnce.evaluation import windows
 from bnce.evaluation.evaluate import MIN_SENTENCES, num_read_before, num_side_by_side
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
-from bnce.machine.world import World
+from bnce.machine.processes import World
 
 Floats = NDArray[np.float64]
 

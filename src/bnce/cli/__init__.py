@@ -32,7 +32,7 @@ from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import naming_options
 from bnce.machine.packages import with_packages
-from bnce.machine.stopping import Stopped, raise_on_signals
+from bnce.machine.signals import Stopped, raise_on_signals
 from bnce.machine.torchrun import leave, started_many
 from bnce.version import __version__
 

@@ -49,7 +49,7 @@ def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def share_cores(path: Path) -> int:
     """Have the threads that compute this model share the cores well, and give their number."""
-    from bnce.machine.workers import num_threads_without_torch
+    from bnce.machine.threads import num_threads_without_torch
     from bnce.scoring.loading import needs_torch
 
     if not needs_torch(path):  # ONNX Runtime keeps threads of its own

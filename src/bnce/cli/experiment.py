@@ -19,7 +19,7 @@ from bnce.cli.options import DeviceOption, SettingsOption, option, warn_of_unuse
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
-from bnce.machine.stopping import Stopped
+from bnce.machine.signals import Stopped
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig

@@ -75,15 +75,13 @@ class HelpCommand(TyperCommand):
 
 
 class HelpGroup(TyperGroup):
-    """The list of commands, and below it how to install what some of them need and is not here."""
+    """The list of commands, and below it what is not installed."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write one line per extra that is not installed: how to install it, and the commands that it brings."""
-        if commands := lacking():
+        """Write one line per extra that is not installed: how to install it, and what it is for."""
+        if extras := lacking():
             with formatter.section("Not installed"):
-                formatter.write_dl(
-                    [(f"pip install 'bnce[{extra}]'", ", ".join(names)) for extra, names in commands.items()]
-                )
+                formatter.write_dl([(f"pip install 'bnce[{extra}]'", purpose) for extra, purpose in extras.items()])
 
 
 def _plain_usage(piece: str) -> str:

@@ -133,7 +133,7 @@ def prepare(
 
     from bnce.corpus.prepare import prepare as make_corpus
     from bnce.machine.cluster import connected
-    from bnce.machine.workers import num_cores
+    from bnce.machine.threads import num_cores
     from bnce.text.normalise import Normaliser
     from bnce.text.published import find_benchmark
 

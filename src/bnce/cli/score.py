@@ -26,7 +26,7 @@ from bnce.cli.options import (
     warn_of_tokenised,
 )
 from bnce.errors import UserError, unknown_name
-from bnce.machine.allocation import steady_memory
+from bnce.machine.memory import keep_freed
 
 if TYPE_CHECKING:
     from bnce.scoring.model import Model, Reader
@@ -124,7 +124,8 @@ def score(
     cutter = _Cutter(model.normaliser, split)
     totals = Totals()
     num_spelt = 0
-    with _shown_reading(text, source_bytes(text)) as show, steady_memory():
+    keep_freed()
+    with _shown_reading(text, source_bytes(text)) as show:
         for scored in _score_documents(reader, lines, carry == "documents", cutter):
             totals.add(scored)
             if spell:

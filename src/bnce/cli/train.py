@@ -17,7 +17,7 @@ from bnce.cli.options import DeviceOption, flag, option
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
-from bnce.machine.stopping import Stopped
+from bnce.machine.signals import Stopped
 from bnce.machine.torchrun import tell_place
 
 if TYPE_CHECKING:

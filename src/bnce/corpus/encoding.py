@@ -10,7 +10,7 @@ import functools
 import itertools
 import os
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,6 @@ from bnce.corpus.store import VOCABULARY_FILE, Ids, IdsFile, ids_dtype, write_de
 from bnce.corpus.tally import join_counts
 from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.machine.workers import Workers
 from bnce.text.blocks import Block, Cut, gather
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 from bnce.text.shares import Share, read_share
@@ -132,10 +131,10 @@ def encode_corpus(
     normaliser: Normaliser,
     num_types: int,
     min_count: int | None,
-    workers: Workers,
+    in_order: Callable[..., Iterator[Encoded]],
     encoded: Callable[[float], None],
 ) -> None:
-    """Make a corpus directory of numbered blocks; `encoded` is told the share that is done."""
+    """Make a corpus directory of numbered blocks; `in_order` maps, and `encoded` is told the share that is done."""
     # First of all, since the workers read it there.
     vocabulary.write(directory / VOCABULARY_FILE)
     target_counts = np.zeros(len(vocabulary), dtype=np.int64)
@@ -147,7 +146,7 @@ def encode_corpus(
     }
     encode = functools.partial(encode_stored, directory=directory, digest=vocabulary.digest)
     try:
-        for done, (block, result) in enumerate(zip(stored, workers.map(encode, stored), strict=True), start=1):
+        for done, (block, result) in enumerate(zip(stored, in_order(encode, stored), strict=True), start=1):
             # An id may come twice, for all unknown words have one.
             np.add.at(target_counts, result.train_ids, result.train_counts)
             for split, part in block.splits.items():

@@ -12,7 +12,7 @@ import torch
 from bnce import files
 from bnce.corpus.prepare import prepare
 from bnce.corpus.store import Corpus
-from bnce.machine.workers import num_cores
+from bnce.machine.threads import num_cores
 from bnce.text.intake import DOCSTRINGS
 from bnce.version import __version__
 

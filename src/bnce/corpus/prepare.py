@@ -30,7 +30,7 @@ from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, Vocabulary
 from bnce.corpus.word_choice import choose_words, describe_untrained, train_spelling
 from bnce.errors import UserError, argument
 from bnce.files import atomic_directory
-from bnce.machine.workers import Workers
+from bnce.machine.workers import Processes, map_in_order
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.blocks import Block, Cut, gather
 from bnce.text.intake import find_files, read_text, text_bytes
@@ -117,11 +117,14 @@ def prepare(
     with (
         atomic_directory(place) as directory,
         _scratch(directory) as scratch,
-        Workers(num_workers, executor) as workers,
+        Processes(num_workers) as processes,
     ):
-        check_shared(workers, scratch)
+        if executor is not None:
+            check_shared(executor, scratch)
+        workers = processes if executor is None else executor
+        in_order = functools.partial(map_in_order, workers=workers, at_once=num_workers)
         cutter = benchmark.cutter(normaliser) if benchmark else normaliser
-        number = Numbering(cutter, cut, scratch, workers.are_given, field, errors)
+        number = Numbering(cutter, cut, scratch, executor is not None, field, errors)
         tally = Tally(scratch)
         stored: list[StoredBlock] = []
         num_unknown = 0
@@ -130,15 +133,15 @@ def prepare(
             # Neighbouring documents of one split are one text.
             by_split = itertools.groupby(benchmark.read(paths[1], errors, meter.read), key=operator.itemgetter(0))
             texts = (gather((document for _, document in run), split) for split, run in by_split)
-        elif see_files(workers, itertools.chain.from_iterable(names.values())):
-            deal = functools.partial(deal_out, workers, read=read, signs=signs, field=field, errors=errors)
+        elif executor is not None and see_files(executor, itertools.chain.from_iterable(names.values())):
+            deal = functools.partial(deal_out, in_order, read=read, signs=signs, field=field, errors=errors)
             texts = (deal(files, split, advance=meter.read) for split, files in names.items())
         else:
             read_all = ((split, itertools.chain.from_iterable(map(read, files))) for split, files in names.items())
             texts = (gather(signs.watch(documents), split) for split, documents in read_all)
         for text in texts:
             # Closed here and now, so that after an error nothing goes on with text nobody wants.
-            with contextlib.closing(workers.map(number, meter.watch(text))) as counted:
+            with contextlib.closing(in_order(number, meter.watch(text))) as counted:
                 for found in counted:
                     tally.add(found.words, found.train_counts)
                     stored += found.stored
@@ -152,7 +155,7 @@ def prepare(
             ranking, min_count = choose_words(tally, max_words, min_count, num_unknown)
             vocabulary, num_types = Vocabulary([*SPECIALS, *ranking.words]), ranking.num_types
         train_spelling(tally, vocabulary).write(directory / SPELLING_FILE)
-        encode_corpus(stored, directory, vocabulary, normaliser, num_types, min_count, workers, meter.encoded)
+        encode_corpus(stored, directory, vocabulary, normaliser, num_types, min_count, in_order, meter.encoded)
     if notice is not None and benchmark is None and (told := signs.notice("The text")) is not None:
         notice(
             f"{told} Give {argument('tokens', 'whitespace')} and {argument('sentences', 'lines')} to read the "

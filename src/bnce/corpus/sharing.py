@@ -11,11 +11,13 @@ import functools
 import itertools
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
 from bnce.errors import UserError
-from bnce.machine.workers import Workers
+from bnce.machine.cluster import ask_all
 from bnce.text.blocks import Block, gather
 from bnce.text.shares import Share, count_documents, deal, explain, read_share
 from bnce.text.sources import Document, named, no_words, source_bytes
@@ -24,14 +26,12 @@ from bnce.text.tokenised import TokenisedSigns
 _FILES_TRIED = 20
 
 
-def check_shared(workers: Workers, directory: Path) -> None:
+def check_shared(executor: Executor, directory: Path) -> None:
     """Refuse workers that do not see a directory, or cannot write to it."""
-    if not workers.are_given:
-        return
     # Every machine has a /tmp, but only the shared one holds this file.
     sign = directory / f"{uuid.uuid4().hex}.sign"
     sign.touch()
-    for worker, complaint in workers.ask(look_around, sign).items():
+    for worker, complaint in ask_all(executor, look_around, sign).items():
         if isinstance(complaint, BaseException):
             raise complaint
         if complaint is not None:
@@ -61,13 +61,11 @@ def _output(sign: Path) -> Path:
     return sign.parents[2]
 
 
-def see_files(workers: Workers, names: Iterable[str]) -> bool:
+def see_files(executor: Executor, names: Iterable[str]) -> bool:
     """Say whether workers of other machines can read files for themselves; some stand for all."""
-    if not workers.are_given:
-        return False
     sizes = {os.path.abspath(name): num_bytes for name in names if (num_bytes := source_bytes(name))}
     tried = dict(itertools.islice(sizes.items(), 0, None, 1 + len(sizes) // _FILES_TRIED))
-    return all(answer is True for answer in workers.ask(have_sizes, tried).values())
+    return all(answer is True for answer in ask_all(executor, have_sizes, tried).values())
 
 
 def have_sizes(sizes: dict[str, int]) -> bool:
@@ -76,7 +74,7 @@ def have_sizes(sizes: dict[str, int]) -> bool:
 
 
 def deal_out(
-    workers: Workers,
+    in_order: Callable[..., Generator[Any]],
     names: Sequence[str],
     split: str | None,
     read: Callable[[str], Iterator[Document]],
@@ -85,7 +83,7 @@ def deal_out(
     errors: str,
     advance: Callable[[int], None],
 ) -> Iterator[Block | Share]:
-    """Yield a text in shares that workers read, and in blocks of those files that are read here."""
+    """Yield a text in shares that workers read, and in blocks of those files that are read here; `in_order` maps."""
     first = 0
     count = functools.partial(count_documents, field=field, errors=errors)
     for is_here, group in itertools.groupby(deal(names), key=lambda dealt: isinstance(dealt, str)):
@@ -95,7 +93,7 @@ def deal_out(
                 first += block.num_documents
             continue
         ahead, shares = itertools.tee(Share(split, 0, tuple(parts)) for parts in group if not isinstance(parts, str))
-        with contextlib.closing(workers.map(count, ahead)) as counts:
+        with contextlib.closing(in_order(count, ahead)) as counts:
             num_in_file = 0
             for share in shares:
                 try:

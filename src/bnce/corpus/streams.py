@@ -23,7 +23,6 @@ from bnce.config import TrainingConfig
 from bnce.corpus.store import Corpus, count_words
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
-from bnce.machine.memory import free_gpu_memory_bytes
 
 SORTED_AT_ONCE = 2**24  # words
 
@@ -200,7 +199,7 @@ def open_streams(
 ) -> Streams:
     """Put the text on a GPU if it takes at most a quarter of what is free there; else it is read from its file."""
     if device.type == "cuda":
-        if 4 * len(ids) <= free_gpu_memory_bytes(device) // 4:
+        if 4 * len(ids) <= torch.cuda.mem_get_info(device)[0] // 4:
             return DeviceStreams(ids, batch_size, num_steps, num_context, device, columns)
         return PrefetchedStreams(ids, batch_size, num_steps, num_context, columns)
     return Streams(ids, batch_size, num_steps, num_context, columns)

@@ -30,7 +30,7 @@ from bnce.evaluation.perplexity import perplexity
 from bnce.evaluation.windows import WINDOW, Window, read_windows
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
-from bnce.machine.world import World
+from bnce.machine.processes import World
 
 CONTEXT = 64
 MIN_SENTENCES = 64  # side by side: they are shorter than windows

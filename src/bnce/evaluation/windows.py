@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bnce.corpus.vocabulary import END
 from bnce.language_model import LanguageModel
-from bnce.machine.world import World
+from bnce.machine.processes import World
 
 WINDOW = 512
 STEPS = 64  # time steps run at once, to bound memory

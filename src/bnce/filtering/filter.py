@@ -32,7 +32,8 @@ from bnce.filtering.engine import CHECKED_DOCUMENTS, Scoring, check_scoring, ope
 from bnce.filtering.handover import ahead
 from bnce.filtering.shard_work import REPORTS, Plan, filter_alone, filter_shards, read_pairs, sample, shorten
 from bnce.filtering.shards import Shard, find_shards
-from bnce.machine.workers import Workers, num_cores
+from bnce.machine.threads import num_cores
+from bnce.machine.workers import Processes, map_in_order
 from bnce.reading import digest_record, read_object
 from bnce.scoring.fingerprint import fingerprint
 from bnce.scoring.loading import model_files
@@ -126,7 +127,7 @@ def run(job: Job) -> Summary:
     model = _model(job.scoring)
     given = _settings(job, model)
     settings, scoring = digest_record(given), job.scoring
-    with _kept_settings(plan.out, given), Workers(_num_workers(job), job.executor) as workers:
+    with _kept_settings(plan.out, given), Processes(_num_workers(job)) as workers:
         choice, check = plan.choice, None
         if not choice.is_fitted or job.thresholds is not None:
             choice, check = _fit(job, shards, model)
@@ -139,7 +140,7 @@ def run(job: Job) -> Summary:
         progress.num_bytes = 0
         progress.what = "filtering"
         if job.executor is not None:
-            reports |= _run_elsewhere(job, plan, settings, todo, workers)
+            reports |= _run_elsewhere(job, plan, settings, todo, job.executor)
         elif todo:
             engine = open_engine(scoring)
             pairs = read_pairs(todo, engine, workers, lambda num_bytes: progress.tell(num_bytes, 0, 0))
@@ -306,7 +307,7 @@ def _fit(job: Job, shards: list[Shard], model: dict[str, Any]) -> tuple[Choice, 
 def _sample(job: Job, shards: list[Shard]) -> tuple[NDArray[np.float64], dict[str, float] | None]:
     """Score a sample, and see what the precision does to it."""
     job.progress.what = "sampling"
-    with Workers(_num_workers(job)) as workers:
+    with Processes(_num_workers(job)) as workers:
         engine = open_engine(job.scoring)
         found, first = sample(shards, engine, job.num_sampled, workers, job.plan.skip)
         return found, None if first is None else engine.check_precision(shorten(first, CHECKED_DOCUMENTS))
@@ -331,13 +332,13 @@ def _done(plan: Plan, shard: Shard, settings: str) -> dict[str, Any] | None:
 
 
 def _run_elsewhere(
-    job: Job, plan: Plan, settings: str, todo: list[Shard], workers: Workers
+    job: Job, plan: Plan, settings: str, todo: list[Shard], executor: Executor
 ) -> dict[Shard, dict[str, Any]]:
     """Let the workers of a cluster filter shards, which they must see as this machine does."""
-    check_shared(workers, (plan.out / REPORTS).absolute())
+    check_shared(executor, (plan.out / REPORTS).absolute())
     model = Path(job.scoring.model)
     if todo and not see_files(
-        workers, [*(shard.path for shard in todo), str(model if model.is_file() else model / "vocab.txt")]
+        executor, [*(shard.path for shard in todo), str(model if model.is_file() else model / "vocab.txt")]
     ):
         raise UserError(
             "A worker does not see the shards or the model as this machine does: put them into a directory that all "
@@ -346,7 +347,7 @@ def _run_elsewhere(
     plan = replace(plan, out=plan.out.absolute())
     work = functools.partial(filter_alone, scoring=job.scoring, plan=plan, settings=settings)
     reports = {}
-    for shard, report in zip(todo, workers.map(work, todo), strict=True):
+    for shard, report in zip(todo, map_in_order(work, todo, executor), strict=True):
         reports[shard] = report
         for sentence in report["problems"]:
             job.progress.notice(sentence)

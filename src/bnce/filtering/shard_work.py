@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from bnce.filtering.engine import Engine, Scoring, open_engine
 from bnce.filtering.handover import Handover, ahead
 from bnce.filtering.shards import JSON, Block, Shard, find_damage, read_all_blocks
 from bnce.filtering.writing import Form, Output, Scores
-from bnce.machine.workers import Workers
+from bnce.machine.workers import map_in_order
 from bnce.text.sources import Advance, named
 
 MAX_TOLD = 100  # problems that a report lists
@@ -105,9 +105,9 @@ class Counts:
 
 def filter_alone(shard: Shard, scoring: Scoring, plan: Plan, settings: str) -> dict[str, Any]:
     """Filter a shard on whatever machine, where the model is opened, with nobody to help."""
-    with _one_at_a_time, Workers(1) as workers:
+    with _one_at_a_time:
         engine = open_engine(scoring)
-        with ahead(read_pairs([shard], engine, workers)) as pairs:
+        with ahead(read_pairs([shard], engine, 1)) as pairs:
             (report,) = filter_shards([shard], pairs, engine, plan, settings)
     return report
 
@@ -203,7 +203,7 @@ def _write(
 
 
 def sample(
-    shards: list[Shard], engine: Engine, num_documents: int, workers: Workers, skip: bool
+    shards: list[Shard], engine: Engine, num_documents: int, workers: Executor, skip: bool
 ) -> tuple[np.ndarray, CutBlock | None]:
     """Score the first documents of shards that lie evenly among all; give perplexities, and the first documents cut."""
     chosen = shards[:: max(1, math.ceil(len(shards) / MAX_SAMPLED_SHARDS))]
@@ -223,12 +223,12 @@ def sample(
 
 
 def read_pairs(
-    shards: Sequence[Shard], engine: Engine, workers: Workers, advance: Advance | None = None
+    shards: Sequence[Shard], engine: Engine, workers: int | Executor, advance: Advance | None = None
 ) -> Generator[tuple[Block, CutBlock]]:
     """Read the blocks of one shard after the other, and have them cut."""
     blocks, ahead_of_them = itertools.tee(read_all_blocks(shards, engine.scoring.fields, advance))
     cut_texts = functools.partial(cut_block, cutter=engine.cut)
-    with contextlib.closing(workers.map(cut_texts, (block.texts for block in ahead_of_them))) as cuts:
+    with contextlib.closing(map_in_order(cut_texts, (block.texts for block in ahead_of_them), workers)) as cuts:
         yield from zip(blocks, cuts, strict=True)
 
 

@@ -5,130 +5,95 @@ The workers are processes of this machine, or whatever a given executor runs its
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import itertools
-import math
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from bnce.errors import UserError, argument
-from bnce.machine.allocation import keep_freed
-from bnce.machine.cluster import Cluster
-from bnce.machine.stopping import SIGNALS
+from bnce.machine.memory import keep_freed
+from bnce.machine.signals import SIGNALS
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # Enough to keep every worker busy while results are taken in order; more would only hold text in memory.
 _ITEMS_AHEAD = 3
-_KEPT_BYTES = 2**29  # of freed memory, per process
 
 
-class Workers:
-    """Processes that are started when there is work for them, or an executor; they serve one map after another.
+def map_in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int | Executor, at_once: int = 1
+) -> Generator[Result]:
+    """Yield function(item) for every item in turn, from so many processes or from an executor.
 
-    Of an executor, `num_workers` says how many tasks it runs at once. It is left open, for it belongs to the caller.
+    `at_once` is how many tasks the executor runs at the same time, unless it says so itself (`num_workers`).
     """
-
-    def __init__(self, num_workers: int, executor: Executor | None = None) -> None:
-        self._num_workers, self._executor = num_workers, executor
-        self._processes: _Processes | None = None
-
-    @property
-    def num_workers(self) -> int:
-        """How many tasks run at once; a cluster grows and shrinks."""
-        return self._executor.num_workers if isinstance(self._executor, Cluster) else self._num_workers
-
-    @property
-    def are_given(self) -> bool:
-        """Whether tasks run wherever an executor runs them, which may be on other machines."""
-        return self._executor is not None
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._processes is not None:
-            self._processes.end()
-
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result]:
-        """Yield function(item) for every item in turn."""
-        items = iter(items)
-        first: list[Item] = []
-        if self._executor is None and self._processes is None:
-            first = list(itertools.islice(items, 2 if self.num_workers > 1 else 0))
-            if len(first) < 2:
-                # A single item is done before a process has started.
-                yield from map(function, itertools.chain(first, items))
-                return
-        executor = self._executor or self._start()
-        waiting: collections.deque[Future[Result]] = collections.deque()
-        try:
-            for item in itertools.chain(first, items):
-                waiting.append(executor.submit(function, item))
-                # One for one: as many as were under way stay so.
-                if len(waiting) > _ITEMS_AHEAD * self.num_workers or waiting[0].done():
-                    yield waiting.popleft().result()
-            while waiting:
+    if isinstance(workers, int):
+        with Processes(workers) as processes:
+            yield from map_in_order(function, items, processes)
+        return
+    items, first = iter(items), []
+    if isinstance(workers, Processes) and not workers.are_running:
+        first = list(itertools.islice(items, 2 if workers.num_workers > 1 else 0))
+        if len(first) < 2:
+            # A single item is done before a process has started.
+            yield from map(function, itertools.chain(first, items))
+            return
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in itertools.chain(first, items):
+            waiting.append(workers.submit(function, item))
+            # One for one: as many as were under way stay so.
+            if waiting[0].done() or len(waiting) > _ITEMS_AHEAD * getattr(workers, "num_workers", at_once):
                 yield waiting.popleft().result()
-        except BrokenExecutor as error:
-            if self._executor is not None:
-                raise UserError(
-                    "A worker of the executor died, probably because memory ran out: run it again with fewer workers."
-                ) from error
-            raise UserError(
-                f"One of {self.num_workers} worker processes died, probably because memory ran out: "
-                f"run it again with {argument('num_workers', 1)}."
-            ) from error
-        finally:
-            for future in waiting:
-                future.cancel()
-
-    def ask(self, function: Callable[..., Result], *given: object) -> dict[str, Result | BaseException]:
-        """Run a short function on every worker of a cluster, or somewhere; give answers and errors by the worker."""
-        if isinstance(self._executor, Cluster):
-            return self._executor.ask_all(function, *given)
-        executor = self._executor or self._start()
-        future = executor.submit(function, *given)
-        return {"": future.exception() or future.result()}
-
-    def _start(self) -> _Processes:
-        if self._processes is None:
-            self._processes = _Processes(self.num_workers)
-        return self._processes
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenExecutor as error:
+        remedy = argument("num_workers", 1) if isinstance(workers, Processes) else "fewer workers"
+        raise UserError(
+            f"A worker process died, probably because memory ran out: run it again with {remedy}."
+        ) from error
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
-class _Processes(ThreadPoolExecutor):
+class Processes(ThreadPoolExecutor):
     """Threads with a process each, and a pipe to it that only the two of them hold.
 
-    So nobody waits for a process that has ended, whoever ended it: its pipe ends with it.
+    So nobody waits for a process that has ended, whoever ended it: its pipe ends with it. A process is started when
+    there is work for it.
     """
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number, "bnce-workers")
+    def __init__(self, num_workers: int) -> None:
+        super().__init__(num_workers, "bnce-workers")
+        self.num_workers = num_workers
         self._own = threading.local()
         self._started: list[SpawnProcess] = []
         self._starts = threading.Lock()
         self._is_over = False
 
+    @property
+    def are_running(self) -> bool:
+        """Whether a process has started."""
+        return bool(self._started)
+
     def submit(self, function: Callable[..., Result], /, *given: Any, **named: Any) -> Future[Result]:
         """Run a function in one of the processes."""
         return super().submit(self._run, functools.partial(function, *given, **named))
 
-    def end(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the processes at once: nobody waits for what they may still be at."""
         self._kill()
         self.shutdown(cancel_futures=True)
@@ -178,10 +143,8 @@ class _Processes(ThreadPoolExecutor):
 
 
 def _serve(pipe: Connection) -> None:
-    """Run in a worker what its parent sends, never outlive the parent, and hold on to memory."""
-    # Every block takes and frees the same megabytes: to give them back to the system each time costs a tenth of
-    # all the time.
-    keep_freed(_KEPT_BYTES)
+    """Run in a worker what its parent sends, and never outlive the parent."""
+    keep_freed()
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     with contextlib.suppress(EOFError, ConnectionError):  # of a parent that has ended
         while True:
@@ -201,27 +164,3 @@ def _end_with_the_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def num_cores() -> int:
-    """Count the cores this process may use, which in a container are fewer than the machine has."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, _quota(Path("/sys/fs/cgroup"))))
-
-
-def num_threads_without_torch() -> int:
-    """Count the threads of whatever computes without PyTorch: as many as OMP_NUM_THREADS says, or one per core."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdecimal() and int(asked) > 0 else num_cores()
-
-
-def _quota(cgroup: Path) -> int:
-    """Read how many cores' time a container may use, rounded up; very many where nobody limits it."""
-    version_2 = cgroup / "cpu.max"
-    version_1 = [cgroup / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        files = [version_2] if version_2.exists() else version_1
-        quota, period = (int(number) for file in files for number in file.read_text(encoding="ascii").split())
-        if quota > 0:
-            return math.ceil(quota / period)
-    return sys.maxsize

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bnce import kernels, rows
-from bnce.machine.world import World
+from bnce.machine.processes import World
 
 ALIGNED = 16  # the columns that are sent are filled up to a multiple of it, for whole rows to be copied fast
 

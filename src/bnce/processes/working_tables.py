@@ -22,7 +22,7 @@ from bnce import kernels, rows
 from bnce.corpus.streams import Chunk
 from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
-from bnce.machine.world import World
+from bnce.machine.processes import World
 from bnce.noise import Noise
 from bnce.optimisers.adam import FlatParameters
 from bnce.optimisers.merging import mark_merged, merge_gradient, merged_rows

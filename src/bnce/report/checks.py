@@ -19,7 +19,6 @@ from bnce.corpus.store import Corpus, is_corpus
 from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES
 from bnce.machine.devices import describe_device
-from bnce.machine.memory import total_memory_bytes
 from bnce.noise import Noise
 from bnce.output_layer import OutputLayer
 from bnce.runs.checkpoint import MODEL_FILE, STATE_FORMAT, read_tensors, state_files
@@ -55,7 +54,9 @@ def check_installation(device: torch.device) -> list[Check]:
     versions = f"{python}, bnce {__version__}, torch {torch.__version__}, {numpy}"
     machine = describe_device(device)
     if device.type == "cuda":
-        machine += f", {total_memory_bytes(device) / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
+        machine += (
+            f", {torch.cuda.get_device_properties(device).total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
+        )
     losses = [(f"loss {kind.name}", kind.name, NUM_NOISE if kind.draws == "must" else 0) for kind in LOSSES]
     losses += [(f"loss adaptive {kind.name}", kind.name, NUM_NOISE) for kind in LOSSES if kind.draws == "may"]
     checks = [_check(name, _compare_with_float64, loss, num_noise, device) for name, loss, num_noise in losses]

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bnce.machine.workers import Workers
+from bnce.machine.workers import map_in_order
 from bnce.text.sources import Advance, Document, batches, source_bytes
 
 # PyTorch brings the last three along, so they are wherever this program is.
@@ -61,13 +61,12 @@ def read_docstrings(paths: Sequence[Path], num_workers: int = 1, advance: Advanc
     In that order any part of the text is a fair sample of the whole, whatever the packages are called.
     """
     found: dict[bytes, Document] = {}
-    with Workers(num_workers) as workers:
-        jobs = batches(paths, lambda path: source_bytes(str(path)), _JOB_BYTES)
-        for num_bytes, documents in workers.map(_read_job, jobs):
-            for document in documents:
-                found[hashlib.blake2b("\n".join(document).encode(), digest_size=16).digest()] = document
-            if advance is not None:
-                advance(num_bytes)
+    jobs = batches(paths, lambda path: source_bytes(str(path)), _JOB_BYTES)
+    for num_bytes, documents in map_in_order(_read_job, jobs, num_workers):
+        for document in documents:
+            found[hashlib.blake2b("\n".join(document).encode(), digest_size=16).digest()] = document
+        if advance is not None:
+            advance(num_bytes)
     for key in sorted(found):
         yield found[key]
 

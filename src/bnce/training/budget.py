@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from bnce.machine.world import World
+from bnce.machine.processes import World
 
 
 class Budget:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from bnce.machine.world import World
+from bnce.machine.processes import World
 from bnce.optimisers.schedule import Schedule
 from bnce.runs.checkpoint import State, load_newest_state, save_state, state_file, state_files
 from bnce.runs.directory import RunDirectory

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bnce.config import RunConfig
 from bnce.language_model import LanguageModel
-from bnce.machine.world import World
+from bnce.machine.processes import World
 from bnce.optimisers import Optimiser, build_optimiser
 from bnce.processes.working_tables import WorkingTables
 from bnce.training.plan import check_groups

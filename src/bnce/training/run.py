@@ -15,10 +15,10 @@ from bnce.corpus.store import Corpus
 from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError, full_memory
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.machine.devices import describe_device
-from bnce.machine.stopping import Stopped
+from bnce.machine.processes import World
+from bnce.machine.signals import Stopped
 from bnce.machine.threads import use_threads
 from bnce.machine.torchrun import tell_place
-from bnce.machine.world import World
 from bnce.runs.directory import RunDirectory, read_summary
 from bnce.runs.model_file import read_weights
 from bnce.runs.resuming import check_resumable, remove_unbegun

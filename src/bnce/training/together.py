@@ -11,8 +11,8 @@ import torch
 from bnce.corpus.streams import Streams
 from bnce.errors import UserError
 from bnce.machine.devices import synchronize
-from bnce.machine.stopping import HeldSignals, Stopped
-from bnce.machine.world import World
+from bnce.machine.processes import World
+from bnce.machine.signals import HeldSignals, Stopped
 from bnce.training.network import Network
 from bnce.training.observer import Observer
 

@@ -23,8 +23,8 @@ from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.machine.devices import describe_device
 from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
-from bnce.machine.stopping import HeldSignals, Stopped, hold_signals
-from bnce.machine.world import World
+from bnce.machine.processes import World
+from bnce.machine.signals import HeldSignals, Stopped, hold_signals
 from bnce.optimisers.schedule import Schedule
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import append_metrics, read_metrics

@@ -16,7 +16,6 @@ from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-
 # Packages that are loaded when a command starts, in code that is not Python.
 _LOADED = ("numpy", "torch", "pyarrow", "onnxruntime")
 
@@ -25,63 +24,10 @@ class Stopped(BaseException):
     """A signal asked to stop. It is no `Exception`: nobody is to take it for an error and go on."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.number = number
-
-    @property
-    def status(self) -> int:
-        """The exit status by which a shell knows a program that a signal ended: 130 or 143."""
-        return 128 + self.number
-
-    @property
-    def sentence(self) -> str:
-        """What to tell of it."""
-        how = "by Ctrl-C" if self.number == signal.SIGINT else "by a signal (SIGTERM)"
-        return f"bnce: Stopped {how} before the end.\n"
-
-
-def _end_at_once(number: int, frame: FrameType | None) -> None:
-    """Say it and end, whatever is being done: nobody in between hears of it."""
-    stopped = Stopped(number)
-    with contextlib.suppress(OSError):
-        os.write(2, stopped.sentence.encode())
-    os._exit(stopped.status)
-
-
-@contextlib.contextmanager
-def end_at_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the process at once, unless somebody else handles it: before a command, nothing is to be saved."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, _end_at_once)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _loads_libraries(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") in _LOADED:
-            return True
-        frame = frame.f_back
-    return False
-
-
-@contextlib.contextmanager
-def raise_on_signals() -> Iterator[None]:
-    """Let a signal raise `Stopped` wherever the program is."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if _loads_libraries(frame):
-            _end_at_once(number, frame)
-        signal.signal(number, signal.SIG_DFL)
-        raise Stopped(number)
-
-    with _handled_by(stop):
-        yield
+        how = "by Ctrl-C" if number == signal.SIGINT else "by a signal (SIGTERM)"
+        self.sentence = f"bnce: Stopped {how} before the end.\n"  # what to tell of it
+        self.number, self.status = number, 128 + number  # the exit status by which a shell knows it: 130 or 143
+        super().__init__(self.sentence)
 
 
 class HeldSignals:
@@ -125,12 +71,54 @@ def hold_signals() -> Iterator[HeldSignals]:
 
 
 @contextlib.contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def raise_on_signals() -> Iterator[None]:
+    """Let a signal raise `Stopped` wherever the program is."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if _loads_libraries(frame):
+            _end_at_once(number, frame)
+        signal.signal(number, signal.SIG_DFL)
+        raise Stopped(number)
+
+    with _handled_by(stop):
+        yield
+
+
+@contextlib.contextmanager
+def end_at_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process at once, unless somebody else handles it: before a command, nothing is to be saved."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    with _handled_by(_end_at_once, (signal.SIGINT,)):
+        yield
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    """Say it and end, whatever is being done: nobody in between hears of it."""
+    stopped = Stopped(number)
+    with contextlib.suppress(OSError):
+        os.write(2, stopped.sentence.encode())
+    os._exit(stopped.status)
+
+
+def _loads_libraries(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") in _LOADED:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def _handled_by(
+    handler: Callable[[int, FrameType | None], None], numbers: tuple[signal.Signals, ...] = SIGNALS
+) -> Iterator[None]:
     # Only a program's first thread may say who hears of signals.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """The processes that train one model together, as one of them sees the others.
 
-Everything that goes from process to process goes through a `World`, which counts the bytes. It runs on
-`torch.distributed`: NCCL between GPUs, gloo between CPUs, and gloo by way of the CPU where processes share a GPU. A run
-of one process has a world, too, in which nothing is sent.
+Everything that goes from process to process goes through a `World`. It runs on `torch.distributed`: NCCL between GPUs,
+gloo between CPUs, and gloo by way of the CPU where processes share a GPU. A run of one process has a world, too, in
+which nothing is sent.
 
 Legend: R processes.
 """
@@ -28,11 +28,10 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from bnce.errors import UserError, argument
-from bnce.machine.torchrun import started_many
+from bnce.machine.torchrun import num_restarts, started_many
 
 # PyTorch 2.13 renames it, and warns of the old name.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
 
 # Processes wait so long for each other: as long as the first one may take to write a large model to a slow disk.
 TIMEOUT_SECONDS = 600.0
@@ -46,12 +45,7 @@ class World:
     """One of R processes."""
 
     def __init__(
-        self,
-        rank: int = 0,
-        size: int = 1,
-        device: torch.device | None = None,
-        *,
-        is_alone: bool | None = None,
+        self, rank: int = 0, size: int = 1, device: torch.device | None = None, *, is_alone: bool | None = None
     ) -> None:
         """What is sent goes by way of `device`: NCCL sends from GPUs alone, gloo from CPUs alone.
 
@@ -108,12 +102,15 @@ class World:
 
     def share(self, value: Any) -> Any:
         """Give everybody what the first process has."""
-        if self.is_alone:
-            return value
         shared = [value]
-        with _explained():
-            dist.broadcast_object_list(shared, src=0, device=self.device)
+        if not self.is_alone:
+            with _explained():
+                dist.broadcast_object_list(shared, src=0, device=self.device)
         return shared[0]
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        self.sum_(torch.zeros(1, device=self.device), "control")
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
@@ -132,20 +129,6 @@ class World:
         finally:
             timer.cancel()
 
-    def wait(self) -> None:
-        """Wait until all processes are here."""
-        if not self.is_alone:
-            self.sum_(torch.zeros(1, device=self.device), "control")
-
-
-def was_restarted() -> bool:
-    """Say whether torchrun has started this process again after others failed."""
-    return _num_restarts() > 0
-
-
-def _num_restarts() -> int:
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-
 
 def device_of_process(name: str) -> str:
     """Name the device of this process: of `auto` and `cuda` its own GPU, where there are enough of them."""
@@ -160,26 +143,24 @@ def open_world(device: torch.device) -> World:
         return World()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     num_here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-    shares_gpu = device.type == "cuda" and num_here > torch.cuda.device_count()
-    backend = "nccl" if device.type == "cuda" and not shares_gpu else "gloo"
-    if backend == "nccl":
+    has_own_gpu = device.type == "cuda" and num_here <= torch.cuda.device_count()
+    if has_own_gpu:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
+        timeout = datetime.timedelta(seconds=TIMEOUT_SECONDS)
         with _explained():
-            timeout = datetime.timedelta(seconds=TIMEOUT_SECONDS)
             # Processes that torchrun starts again would find the addresses of those before them.
             store, _, _ = next(rendezvous("env://", rank, size, timeout=timeout))
             dist.init_process_group(
-                backend,
-                store=PrefixStore(f"start-{_num_restarts()}", store),
+                "nccl" if has_own_gpu else "gloo",
+                store=PrefixStore(f"start-{num_restarts()}", store),
                 rank=rank,
                 world_size=size,
                 timeout=timeout,
-                device_id=device if backend == "nccl" else None,
+                device_id=device if has_own_gpu else None,
             )
         atexit.register(close_world)
-    sends_from = device if backend == "nccl" else None
-    return World(rank, size, sends_from, is_alone=False)
+    return World(rank, size, device if has_own_gpu else None, is_alone=False)
 
 
 def close_world() -> None:
@@ -188,22 +169,19 @@ def close_world() -> None:
         dist.destroy_process_group()
 
 
-class _explained:  # noqa: N801 (used as a function)
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
     """Tell in a sentence that another process is gone or hangs."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (RuntimeError, ValueError)) and not isinstance(error, UserError):
-            raise ProcessLostError(_lost(first_clause(str(error)) or type(error).__name__)) from error
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise ProcessLostError(_lost(first_clause(str(error)) or type(error).__name__)) from error
 
 
 def first_clause(text: str) -> str:
     """Take out of what PyTorch says of a lost process what happened: its place in C++, and advice, help nobody."""
-    line = next(iter(text.strip().splitlines()), "")
-    found = re.sub(r"^(\[[^\]]*\]:?\s*)+", "", line)
-    clause = re.split(r"[.;](?=\s|$)", found)[0]
-    return textwrap.shorten(clause, 120, placeholder=" …")
+    line = re.sub(r"^(\[[^\]]*\]:?\s*)+", "", text.strip().partition("\n")[0])
+    return textwrap.shorten(re.split(r"[.;](?=\s|$)", line)[0], 120, placeholder=" …")
 
 
 def _lost(reason: str) -> str:

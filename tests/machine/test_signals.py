@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from bnce.machine.stopping import SIGNALS, Stopped, end_at_ctrl_c, hold_signals, raise_on_signals
+from bnce.machine.signals import SIGNALS, Stopped, end_at_ctrl_c, hold_signals, raise_on_signals
 
 
 @pytest.fixture(autouse=True)
