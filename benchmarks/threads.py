@@ -5,8 +5,8 @@ python benchmarks/threads.py --out benchmarks/results
 A process that only computes is started on every core, and the same training steps are timed without and with them, in
 turns, by a process of their own each time: on which cores the system puts its threads is chance, and stays so for as
 long as it runs. "spin" is how PyTorch's threads wait for each other by themselves; "sleep" is how they wait in every
-command of bnce. The machine must be idle otherwise: the first column shows whether it was. With fair shares the best ratio
-is 0.5.
+command of bnce. The machine must be idle otherwise: the first column shows whether it was. With fair shares the best
+ratio is 0.5.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import gc
 import sys
 
 from bnce.machine.packages import MissingPackageError, explain_missing
-from bnce.machine.signals import end_at_ctrl_c
+from bnce.machine.signals import Stopped, raise_on_signals
 from bnce.machine.threads import wait_asleep
 
 _COLLECT_AFTER = 50_000  # new objects; Python's 700 would have it look hundreds of times while PyTorch is imported
@@ -15,20 +15,24 @@ _COLLECT_AFTER = 50_000  # new objects; Python's 700 would have it look hundreds
 
 def main() -> None:
     """Run the command line, or say what to install for it: the layer alone is used without what it needs."""
-    with end_at_ctrl_c():
-        # With PyTorch's objects, to look for garbage takes a quarter of the time of a command that does little.
-        gc.set_threshold(_COLLECT_AFTER)
-        atexit.register(_end_without_collecting)
-        wait_asleep()
-        try:
+    # With PyTorch's objects, to look for garbage takes a quarter of the time of a command that does little.
+    gc.set_threshold(_COLLECT_AFTER)
+    atexit.register(_end_without_collecting)
+    wait_asleep()
+    try:
+        with raise_on_signals():
             from bnce.cli import main as run
-        except ModuleNotFoundError as error:
-            explained = explain_missing(error, "The command line")
-            if not isinstance(explained, MissingPackageError):
-                raise
-            sys.stderr.write(f"bnce: {explained}\n")
-            sys.exit(2)
-        run()
+
+            run()
+    except ModuleNotFoundError as error:
+        explained = explain_missing(error, "The command line")
+        if not isinstance(explained, MissingPackageError):
+            raise
+        sys.stderr.write(f"bnce: {explained}\n")
+        sys.exit(2)
+    except Stopped as stop:
+        sys.stderr.write(stop.sentence)
+        sys.exit(stop.status)
 
 
 def _end_without_collecting() -> None:

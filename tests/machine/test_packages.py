@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bnce.machine import packages
-from bnce.machine.packages import EXTRAS, PURPOSES, MissingPackageError, lacking, missing, need, with_packages
+from bnce.machine.packages import EXTRAS, PURPOSES, MissingPackageError, explain_missing, lacking, missing, need
 
 
 def test_extras_of_which_a_package_is_not_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,15 +39,11 @@ def test_the_extra_that_is_named_brings_the_package(package: str, wanted: str, n
     assert str(missing(package, "It", wanted)).endswith(f"run pip install 'bnce[{named}]'.")
 
 
-def test_a_command_names_what_it_misses() -> None:
-    def serve(package: str) -> None:
-        raise ModuleNotFoundError(name=f"{package}.part")
-
-    told = "bnce serve needs the package 'fastapi', which is not installed: run pip install 'bnce\\[serve\\]'"
-    with pytest.raises(MissingPackageError, match=told):
-        with_packages(serve)("fastapi")
-    with pytest.raises(ModuleNotFoundError):
-        with_packages(serve)("somebody_elses")
+def test_an_import_that_failed_is_explained_unless_nobody_knows_the_package() -> None:
+    told = "bnce serve needs the package 'fastapi', which is not installed: run pip install 'bnce[serve]'."
+    assert str(explain_missing(ModuleNotFoundError(name="fastapi.part"), "bnce serve", "serve")) == told
+    unknown = ModuleNotFoundError(name="somebody_elses")
+    assert explain_missing(unknown, "bnce serve") is unknown
 
 
 def test_a_package_may_lack_one_that_it_needs_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ from bnce.cli.surprisal import surprisal
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import naming_options
-from bnce.machine.packages import with_packages
 from bnce.machine.signals import Stopped, raise_on_signals
 from bnce.machine.torchrun import leave, started_many
 from bnce.version import __version__
@@ -81,7 +80,7 @@ for _command in (
     export,
     serve,
 ):
-    app.command(cls=HelpCommand)(checked(with_packages(_command)))
+    app.command(cls=HelpCommand)(checked(_command))
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import typer
 
 from bnce.cli.completion import complete_setting
 from bnce.errors import UserError
+from bnce.machine.packages import explain_missing
 
 PROGRAM = "bnce"
 MAX_NUMBER = 2**63 - 1
@@ -59,13 +60,15 @@ def run_app(app: typer.Typer) -> None:
         command for command in app.registered_commands if getattr(command.callback, "__name__", "") == arguments[0]
     ]
     typed.registered_commands = named or app.registered_commands
+    command = f"{PROGRAM} {arguments[0]}" if named else PROGRAM
     try:
         status = typed(args=arguments, prog_name=PROGRAM, standalone_mode=False)
     except typer.Abort:
         status = _INTERRUPTED
     except _CommandLineError as error:
-        command = f"{PROGRAM} {arguments[0]}" if named else PROGRAM
         raise UserError(_sentence(error, arguments, command)) from error
+    except ModuleNotFoundError as error:
+        raise explain_missing(error, command, arguments[0]) from error
     # A command gives nothing back; typer.Exit comes back as its status.
     sys.exit(status or 0)
 

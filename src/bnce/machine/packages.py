@@ -6,15 +6,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from functools import wraps
 from importlib.util import find_spec
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from bnce.errors import UserError
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
 
 BASE = ("numpy", "safetensors", "typer", "rich")
 EXTRAS = {
@@ -72,16 +67,3 @@ def lacking() -> dict[str, str]:
     return {
         extra: purpose for extra, purpose in PURPOSES.items() if any(find_spec(name) is None for name in EXTRAS[extra])
     }
-
-
-def with_packages(command: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Let a command name the package that it misses."""
-
-    @wraps(command)
-    def run(*given: Given.args, **named: Given.kwargs) -> Result:
-        try:
-            return command(*given, **named)
-        except ModuleNotFoundError as error:
-            raise explain_missing(error, f"bnce {command.__name__}", command.__name__) from error
-
-    return run

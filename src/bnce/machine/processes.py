@@ -13,9 +13,7 @@ import atexit
 import contextlib
 import datetime
 import os
-import re
 import sys
-import textwrap
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -175,24 +173,18 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        raise ProcessLostError(_lost(first_clause(str(error)) or type(error).__name__)) from error
+        raise ProcessLostError(_lost()) from error
 
 
-def first_clause(text: str) -> str:
-    """Take out of what PyTorch says of a lost process what happened: its place in C++, and advice, help nobody."""
-    line = re.sub(r"^(\[[^\]]*\]:?\s*)+", "", text.strip().partition("\n")[0])
-    return textwrap.shorten(re.split(r"[.;](?=\s|$)", line)[0], 120, placeholder=" …")
-
-
-def _lost(reason: str) -> str:
+def _lost() -> str:
     return (
-        f"Another process of the run has ended or did not answer in time ({reason}). Continue the run "
-        f"with {argument('resume', True)}; its newest whole checkpoint is kept."
+        "Another process of the run has ended or did not answer in time. Continue the run with "
+        f"{argument('resume', True)}; its newest whole checkpoint is kept."
     )
 
 
 def _give_up() -> None:
     """End the process from another thread: the one that waits for the GPU cannot be reached."""
-    sys.stderr.write(f"bnce: {_lost('the GPU still waits')}\n")
+    sys.stderr.write(f"bnce: {_lost()}\n")
     sys.stderr.flush()
     os._exit(2)

@@ -1,8 +1,8 @@
 """Ctrl-C and a polite kill (SIGINT and SIGTERM): they break off what is being done, wherever that is.
 
 They are held back only while something must not be left half done, such as a step of training. A second signal ends
-the process at once, and so does one that comes while libraries are loaded: NumPy's and PyTorch's code in C may swallow
-an exception, or turn it into another one.
+the process at once, and so does one that comes while a library is loaded: its code may swallow an exception, or turn it
+into another one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-# Packages that are loaded when a command starts, in code that is not Python.
-_LOADED = ("numpy", "torch", "pyarrow", "onnxruntime")
 
 
 class Stopped(BaseException):
@@ -75,8 +72,8 @@ def raise_on_signals() -> Iterator[None]:
     """Let a signal raise `Stopped` wherever the program is."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if _loads_libraries(frame):
-            _end_at_once(number, frame)
+        if _loads_a_library(frame):
+            _end_at_once(Stopped(number))
         signal.signal(number, signal.SIG_DFL)
         raise Stopped(number)
 
@@ -84,41 +81,29 @@ def raise_on_signals() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def end_at_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the process at once, unless somebody else handles it: before a command, nothing is to be saved."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    with _handled_by(_end_at_once, (signal.SIGINT,)):
-        yield
-
-
-def _end_at_once(number: int, frame: FrameType | None) -> None:
+def _end_at_once(stopped: Stopped) -> None:
     """Say it and end, whatever is being done: nobody in between hears of it."""
-    stopped = Stopped(number)
     with contextlib.suppress(OSError):
         os.write(2, stopped.sentence.encode())
     os._exit(stopped.status)
 
 
-def _loads_libraries(frame: FrameType | None) -> bool:
+def _loads_a_library(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") in _LOADED:
-            return True
+        spec = frame.f_globals.get("__spec__")
+        if frame.f_code.co_name == "<module>" and spec is not None and getattr(spec, "_initializing", False):
+            return str(spec.name).partition(".")[0] != "bnce"
         frame = frame.f_back
     return False
 
 
 @contextlib.contextmanager
-def _handled_by(
-    handler: Callable[[int, FrameType | None], None], numbers: tuple[signal.Signals, ...] = SIGNALS
-) -> Iterator[None]:
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     # Only a program's first thread may say who hears of signals.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in numbers}
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
     try:
         yield
     finally:

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import itertools
 import multiprocessing
-import os
 import signal
 import threading
 import traceback
@@ -44,7 +43,7 @@ def map_in_order(
             yield from map_in_order(function, items, processes)
         return
     items, first = iter(items), []
-    if isinstance(workers, Processes) and not workers.are_running:
+    if isinstance(workers, Processes) and not workers.started:
         first = list(itertools.islice(items, 2 if workers.num_workers > 1 else 0))
         if len(first) < 2:
             # A single item is done before a process has started.
@@ -80,14 +79,9 @@ class Processes(ThreadPoolExecutor):
         super().__init__(num_workers, "bnce-workers")
         self.num_workers = num_workers
         self._own = threading.local()
-        self._started: list[SpawnProcess] = []
+        self.started: list[SpawnProcess] = []
         self._starts = threading.Lock()
         self._is_over = False
-
-    @property
-    def are_running(self) -> bool:
-        """Whether a process has started."""
-        return bool(self._started)
 
     def submit(self, function: Callable[..., Result], /, *given: Any, **named: Any) -> Future[Result]:
         """Run a function in one of the processes."""
@@ -97,7 +91,7 @@ class Processes(ThreadPoolExecutor):
         """End the processes at once: nobody waits for what they may still be at."""
         self._kill()
         self.shutdown(cancel_futures=True)
-        for process in self._started:
+        for process in self.started:
             process.join()
 
     def _run(self, task: Callable[[], Result]) -> Result:
@@ -117,7 +111,7 @@ class Processes(ThreadPoolExecutor):
     def _kill(self) -> None:
         with self._starts:
             self._is_over = True
-            for process in self._started:
+            for process in self.started:
                 process.kill()
 
     def _start_process(self) -> Connection:
@@ -137,30 +131,21 @@ class Processes(ThreadPoolExecutor):
                 process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, let_through)
-            self._started.append(process)
+            self.started.append(process)
         other_end.close()
         return pipe
 
 
 def _serve(pipe: Connection) -> None:
-    """Run in a worker what its parent sends, and never outlive the parent."""
+    """Run in a worker what its parent sends, as long as there is a parent."""
     keep_freed()
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    with contextlib.suppress(EOFError, ConnectionError):  # of a parent that has ended
+    with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            pipe.send(_run_task(pipe.recv()))
-
-
-def _run_task(task: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    try:
-        return task(), None
-    except Exception as error:
-        error.add_note("".join(traceback.format_exception(error)))  # pickled, it loses where it was raised
-        return None, error
-
-
-def _end_with_the_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+            task = pipe.recv()
+            answer: tuple[Any, Exception | None]
+            try:
+                answer = task(), None
+            except Exception as error:
+                error.add_note("".join(traceback.format_exception(error)))  # pickled, it loses where it was raised
+                answer = None, error
+            pipe.send(answer)
