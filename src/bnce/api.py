@@ -19,7 +19,7 @@ from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import DiskFullError, UserError, argument
 from bnce.evaluation import evaluate as measuring
-from bnce.evaluation.detail import without_detail
+from bnce.evaluation.breakdown import without_detail
 from bnce.evaluation.evaluate import Evaluation
 from bnce.kinds.losses import LOSSES
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command import happening_in_step
 from run_files import metrics_of
-from small_corpus import AT_BLANKS
 from small_training import resume_small, train_small
 
-from bnce import Corpus, UserError, prepare
+from bnce import Corpus, UserError
 
 Scalars = dict[str, list[tuple[int, float]]]
 
 
-def read_events(directory: Path) -> tuple[Scalars, Any]:
-    """Read scalars back with TensorBoard itself, and what it has read them with."""
+def read_events(directory: Path) -> Scalars:
+    """Read scalars back with TensorBoard itself."""
     with warnings.catch_warnings():
         # Its imports warn of their dependencies' futures.
         warnings.simplefilter("ignore")
@@ -29,19 +26,12 @@ def read_events(directory: Path) -> tuple[Scalars, Any]:
         events = EventAccumulator(str(directory))
         events.Reload()
     tags = events.Tags()["scalars"]
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}, events
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
 
 
 def scalars_of(run: Path) -> Scalars:
     """Read the scalars of a run's training."""
-    return read_events(run / "tensorboard")[0]
-
-
-def read_test_events(run: Path) -> tuple[Scalars, str]:
-    """Read the events of the test back: scalars, and the text of the worst sentences."""
-    scalars, events = read_events(run / "tensorboard" / "test")
-    (text,) = events.Tensors("test/worst_sentences/text_summary")
-    return scalars, text.tensor_proto.string_val[0].decode()
+    return read_events(run / "tensorboard")
 
 
 def test_tensorboard_reads_the_metrics_back(place: Path, corpus: Corpus) -> None:
@@ -59,7 +49,7 @@ def test_tensorboard_has_the_test_in_detail(place: Path, corpus: Corpus) -> None
     run = place / "run"
     train_small(run, corpus)
     resume_small(run)  # measured twice, told once
-    scalars, worst = read_test_events(run)
+    scalars = read_events(run / "tensorboard" / "test")
     detail = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))["detail"]
     for kind in ("ppl_n", "ppl_f"):
         tags = {"1-10": "1-10", "11-100": "11-100", "<unk>": "unk"}
@@ -73,22 +63,6 @@ def test_tensorboard_has_the_test_in_detail(place: Path, corpus: Corpus) -> None
             (first, pytest.approx(group[kind], rel=1e-6))
             for first, group in zip(firsts, detail["by_position"], strict=True)
         ]
-    assert len(worst.splitlines()) == 2 + len(detail["worst_sentences"]) > 3
-    first = detail["worst_sentences"][0]
-    assert f"| {first['mean_loss_nats']:.2f} | {first['words'][0]} *{first['losses_nats'][0]:.1f}*" in worst
-    assert "&lt;/s&gt; *" in worst
-
-
-def test_words_are_not_markup(place: Path, tmp_path: Path) -> None:
-    """The words of a sentence stay words in TensorBoard's Markdown, which has the first hundred of them."""
-    text = tmp_path / "text.txt"
-    text.write_text(f"a|b <b> * _x_ #\n{'a|b <b> * _x_ # ' * 21}\n" * 4, encoding="utf-8")
-    odd = tmp_path / "odd"
-    prepare(text, out=odd, valid=text, test=text, normaliser=AT_BLANKS)
-    train_small(place / "run", odd, training={"epochs": 0.5})
-    lines = {re.sub(r"\d+\.\d+", "1", line) for line in read_test_events(place / "run")[1].splitlines()[2:]}
-    words = r"a\|b *1* &lt;b&gt; *1* \* *1* \_x\_ *1* \# *1* "
-    assert lines == {f"| 1 | {words}&lt;/s&gt; *1* |", f"| 1 | {words * 20}… |"}
 
 
 def test_a_softmax_run_has_no_events_with_the_constant(place: Path, corpus: Corpus) -> None:

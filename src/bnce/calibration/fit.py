@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnce.calibration.sample import Floats, Sample
-from bnce.evaluation.perplexity import perplexity
+from bnce.evaluation.breakdown import perplexity
 
 # Added to the variance of every direction of h, relative to their mean; without bound, the head is the constant.
 RIDGES = (*(10.0**power for power in range(-7, 2)), np.inf)

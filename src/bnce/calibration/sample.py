@@ -5,7 +5,7 @@ Legend: N positions, D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,11 +121,11 @@ def _draw(
     if by_sentence:
         parts = windows.by_sentence(_some_sentences(ids, num_wanted), max(MIN_SENTENCES, how[0]), model.num_context)
     elif len(ids) >= before + num_windows * windows.WINDOW:
-        parts = windows.some_windows(ids, num_windows, EVERY, *how, before)
+        parts = _some_windows(ids, num_windows, EVERY, *how, before)
     else:
         wanted_P = np.zeros(len(ids), dtype=bool)
         wanted_P[np.linspace(0, len(ids) - 1, num_wanted).astype(np.int64)] = True
-        parts = windows.only(windows.in_context(ids, *how, before), wanted_P)
+        parts = _only(windows.in_context(ids, *how, before), wanted_P)
     for read in windows.read_windows(model, parts, World()):
         log_z_N, score_N = model.output.normalise(read.hidden_ND, read.target_N)
         if with_hidden:
@@ -147,3 +147,28 @@ def _some_sentences(ids: np.ndarray, num_wanted: int) -> np.ndarray:
     spread_S = np.argsort(np.arange(len(length_S)) * 0.6180339887498949 % 1.0, kind="stable")
     num_taken = int(np.searchsorted(np.cumsum(length_S[spread_S]), num_wanted)) + 1
     return np.concatenate([ids[border_S[number] : border_S[number + 1]] for number in np.sort(spread_S[:num_taken])])
+
+
+def _some_windows(
+    ids: np.ndarray, num_windows: int, every: int, num_parallel: int, num_context: int, before: int
+) -> Iterator[windows.Window]:
+    """Cut windows out of a text that is longer, evenly spread, and score every so many words of each.
+
+    They are as long as those of `windows.in_context` and are read as those are. What depends on how far a word is from
+    where reading began, as ln Z(context) does, is then the same on average.
+    """
+    start_W = np.linspace(0, len(ids) - before - windows.WINDOW, num_windows).astype(np.int64)
+    place_T1 = np.arange(before + windows.WINDOW)[:, None]
+    for first in range(0, num_windows, num_parallel):
+        start_B = start_W[first : first + num_parallel]
+        number_B = np.arange(first, first + len(start_B))
+        position_LB = np.arange(-1 - num_context, before + windows.WINDOW)[:, None] + start_B
+        scored_TB = (place_T1 >= before) & ((place_T1 - before + number_B) % every == 0)
+        yield windows.make_window(ids, position_LB, position_LB >= 0, scored_TB)
+
+
+def _only(parts: Iterable[windows.Window], wanted_P: np.ndarray) -> Iterator[windows.Window]:
+    """Score only some positions of a text."""
+    wanted = torch.from_numpy(wanted_P)
+    for part in parts:
+        yield part._replace(scored_TB=part.scored_TB & wanted[part.position_TB.clamp(0, len(wanted) - 1)])

@@ -64,7 +64,7 @@ def evaluate(
       bnce evaluate mixture.toml --text news.txt.gz
     """
     from bnce.api import evaluate as measure
-    from bnce.evaluation.detail import without_detail
+    from bnce.evaluation.breakdown import without_detail
     from bnce.machine.threads import use_threads
     from bnce.runs.directory import RunDirectory
     from bnce.runs.texts import check_one_text, open_corpus_of

@@ -173,7 +173,7 @@ def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    from bnce.evaluation.detail import without_detail
+    from bnce.evaluation.breakdown import without_detail
     from bnce.reading import read_object
     from bnce.runs.directory import RunDirectory
     from bnce.runs.metrics import read_metrics

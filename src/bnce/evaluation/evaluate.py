@@ -5,8 +5,7 @@ result. A text of up to CONTEXT + WINDOW tokens is one window, read as one strea
 sees CONTEXT + 1 to CONTEXT + WINDOW words before it; a feed-forward model sees only its last few words. By sentence, a
 second pass, a word sees those before it in its sentence.
 
-Legend: T time steps, B windows or sentences side by side, C context words of an n-gram body, L = C + T, D hidden,
-N scored positions.
+Legend: N scored positions.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from torch import Tensor
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
 from bnce.evaluation import windows
-from bnce.evaluation.detail import Detail, WordCounts, find_detail
-from bnce.evaluation.perplexity import perplexity
+from bnce.evaluation.breakdown import Detail, WordCounts, find_detail, perplexity
 from bnce.evaluation.windows import WINDOW, Window, read_windows
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
@@ -119,24 +117,23 @@ def evaluate(
         raise UserError("The text has no tokens to evaluate: give a text with words.")
     world, num_parallel = world or World(), num_parallel or num_side_by_side(model)
     by_sentence = by_sentence and bool((ids == END).any())
-    num_passes = 2 if by_sentence else 1
+    num_tokens = len(ids) * (2 if by_sentence else 1)  # that are read
 
-    def tell(num_before: int) -> Callable[[int], None] | None:
-        if progress is None:
-            return None
-        return lambda num_done: progress(num_before + num_done, num_passes * len(ids))
+    def tell(num_done: int) -> None:
+        if progress is not None:
+            progress(num_done, num_tokens)
 
     was_training = model.training
     model.eval()
     try:
         with float32_products(tf32=False):
             parts = windows.in_context(ids, num_parallel, model.num_context, num_read_before(model))
-            score_N, normaliser_N, target_N, position_N = _score(model, parts, tell(0), world)
+            score_N, normaliser_N, target_N, position_N = _score(model, parts, tell, world)
             result = _summarise(score_N, normaliser_N, target_N, model, num_bytes)
             result = dataclasses.replace(result, text_sha256=digest_ids(ids))
             if by_sentence:
                 parts = windows.by_sentence(ids, max(num_parallel, MIN_SENTENCES), model.num_context)
-                scored = _score(model, parts, tell(len(ids)), world)[:3]
+                scored = _score(model, parts, lambda num_done: tell(len(ids) + num_done), world)[:3]
                 alone = _summarise(*scored, model, num_bytes)
                 kept = {field.name: getattr(alone, field.name) for field in dataclasses.fields(BySentence)}
                 result = dataclasses.replace(result, by_sentence=BySentence(**kept))
@@ -161,7 +158,7 @@ def digest_ids(ids: np.ndarray) -> str:
 
 
 def _score(
-    model: LanguageModel, parts: Iterable[Window], progress: Callable[[int], None] | None, world: World
+    model: LanguageModel, parts: Iterable[Window], progress: Callable[[int], None], world: World
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute, for every token in some order, the target's score, the context's log normaliser, target and position."""
     target_scores, normalisers, targets, positions = [], [], [], []
@@ -174,8 +171,7 @@ def _score(
         targets.append(read.target_N.cpu())
         positions.append(read.position_N)
         num_done += read.num_scored
-        if progress is not None:
-            progress(num_done)
+        progress(num_done)
     found = torch.cat(target_scores), torch.cat(normalisers), torch.cat(targets), torch.cat(positions)
     if world.size == 1:
         return found
@@ -191,18 +187,18 @@ def _summarise(
     log_prob_f_N = score_N - normaliser_N
     log_prob_n_N = score_N - log_z
     known_N = target_N != UNK
-    constant = model.output.normalises
+    num_known, constant = int(known_N.sum()), model.output.normalises
     total_f, total_n = float(log_prob_f_N.sum()), float(log_prob_n_N.sum())
-    ppl_f = _perplexity(log_prob_f_N)
+    ppl_f = perplexity(total_f, len(target_N))
     assert ppl_f is not None  # a text without tokens is refused
     # A model that blew up still gets its perplexity, which is not finite either; a histogram needs numbers.
     counts, edges = np.histogram(normaliser_N[normaliser_N.isfinite()].numpy(), bins=HISTOGRAM_BINS)
     before, seen = num_read_before(model), model.body.num_words or sys.maxsize
     return Evaluation(
-        ppl_n=_perplexity(log_prob_n_N) if constant else None,
+        ppl_n=perplexity(total_n, len(target_N)) if constant else None,
         ppl_f=ppl_f,
-        ppl_n_no_unk=_perplexity(log_prob_n_N[known_N]) if constant else None,
-        ppl_f_no_unk=_perplexity(log_prob_f_N[known_N]),
+        ppl_n_no_unk=perplexity(float(log_prob_n_N[known_N].sum()), num_known) if constant else None,
+        ppl_f_no_unk=perplexity(float(log_prob_f_N[known_N].sum()), num_known),
         log_z=log_z,
         log_z_mean=float(normaliser_N.mean()),
         log_z_std=float(normaliser_N.std(correction=0)),
@@ -210,7 +206,7 @@ def _summarise(
         log10_prob_n=total_n / math.log(10) if constant else None,
         log10_prob_f=total_f / math.log(10),
         num_tokens=len(target_N),
-        num_oov=int((~known_N).sum()),
+        num_oov=len(target_N) - num_known,
         num_sentences=int((target_N == END).sum()),
         min_context=min(before + 1, seen),
         max_context=min(before + WINDOW, seen),
@@ -227,7 +223,3 @@ def num_side_by_side(model: LanguageModel) -> int:
 def num_read_before(model: LanguageModel) -> int:
     """Count the words that are read before a window: half of those that a body attends to, at least."""
     return max(CONTEXT, model.body.context // 2)
-
-
-def _perplexity(log_prob_N: Tensor) -> float | None:
-    return perplexity(float(log_prob_N.sum()), len(log_prob_N))

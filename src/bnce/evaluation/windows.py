@@ -4,14 +4,13 @@
 word has at least that much context; the first window scores all of its words. **By sentence**, nothing stands before a
 sentence but `</s>`, as where `bnce score` and `bnce rescore` meet it.
 
-Legend: T time steps, B windows side by side, C context words of an n-gram body, L = C + T, D hidden,
-N scored positions.
+Legend: T time steps, B windows side by side, C context words of an n-gram body, L = 1 + C + T,
+D hidden, N scored positions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,27 +25,19 @@ WINDOW = 512
 STEPS = 64  # time steps run at once, to bound memory
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """Some parts of a text: places beyond the end of a part hold `</s>` and are not scored."""
 
-    input_LB: Tensor
-    target_TB: Tensor
+    word_LB: Tensor  # with the 1 + C words before the first target
     scored_TB: Tensor
     position_TB: Tensor  # of the targets in the text
 
     def share_of(self, world: World) -> Window:
         """Take out the parts that a process reads; where there is none, it reads one and scores nothing."""
-        if world.size == 1:
-            return self
-        has_some = world.rank < self.target_TB.shape[1]
-        share = slice(world.rank, None, world.size) if has_some else slice(0, 1)
-        return Window(
-            self.input_LB[:, share],
-            self.target_TB[:, share],
-            self.scored_TB[:, share] & has_some,
-            self.position_TB[:, share],
-        )
+        if world.rank < self.scored_TB.shape[1]:
+            return Window(*(rows[:, world.rank :: world.size] for rows in self))
+        first = Window(*(rows[:, :1] for rows in self))
+        return first._replace(scored_TB=torch.zeros_like(first.scored_TB))
 
 
 def in_context(ids: np.ndarray, num_parallel: int, num_context: int, before: int) -> Iterator[Window]:
@@ -59,32 +50,7 @@ def in_context(ids: np.ndarray, num_parallel: int, num_context: int, before: int
         inside_LB = (position_LB >= 0) & (position_LB < len(ids))
         position_TB = position_LB[1 + num_context :]
         fresh_TB = (np.arange(len(position_TB)) >= before)[:, None] | (start_B == 0)
-        yield _window(ids, position_LB, inside_LB, fresh_TB & inside_LB[1 + num_context :])
-
-
-def some_windows(
-    ids: np.ndarray, num_windows: int, every: int, num_parallel: int, num_context: int, before: int
-) -> Iterator[Window]:
-    """Cut windows out of a text that is longer, evenly spread, and score every so many words of each.
-
-    They are as long as those of `in_context` and are read as those are. What depends on how far a word is from where
-    reading began, as ln Z(context) does, is then the same on average.
-    """
-    start_W = np.linspace(0, len(ids) - before - WINDOW, num_windows).astype(np.int64)
-    place_T1 = np.arange(before + WINDOW)[:, None]
-    for first in range(0, num_windows, num_parallel):
-        start_B = start_W[first : first + num_parallel]
-        number_B = np.arange(first, first + len(start_B))
-        position_LB = np.arange(-1 - num_context, before + WINDOW)[:, None] + start_B
-        scored_TB = (place_T1 >= before) & ((place_T1 - before + number_B) % every == 0)
-        yield _window(ids, position_LB, position_LB >= 0, scored_TB)
-
-
-def only(parts: Iterable[Window], wanted_P: np.ndarray) -> Iterator[Window]:
-    """Score only some positions of a text."""
-    wanted = torch.from_numpy(wanted_P)
-    for part in parts:
-        yield replace(part, scored_TB=part.scored_TB & wanted[part.position_TB.clamp(0, len(wanted) - 1)])
+        yield make_window(ids, position_LB, inside_LB, fresh_TB & inside_LB[1 + num_context :])
 
 
 def by_sentence(ids: np.ndarray, num_parallel: int, num_context: int) -> Iterator[Window]:
@@ -99,7 +65,16 @@ def by_sentence(ids: np.ndarray, num_parallel: int, num_context: int) -> Iterato
         length_B, start_B = length_S[group_B], end_S[group_B] - length_S[group_B]
         place_L1 = np.arange(-1 - num_context, length_B[0])[:, None]
         inside_LB = (place_L1 >= 0) & (place_L1 < length_B)
-        yield _window(ids, place_L1 + start_B, inside_LB, inside_LB[1 + num_context :])
+        yield make_window(ids, place_L1 + start_B, inside_LB, inside_LB[1 + num_context :])
+
+
+def make_window(ids: np.ndarray, position_LB: np.ndarray, inside_LB: np.ndarray, scored_TB: np.ndarray) -> Window:
+    """Take the words at some positions of a text; those that are not `inside` it are `</s>`."""
+    word_LB = np.where(inside_LB, ids[np.clip(position_LB, 0, len(ids) - 1)], END).astype(np.int64)
+    num_before = len(word_LB) - len(scored_TB)
+    longest = int(np.flatnonzero(scored_TB.any(axis=1))[-1]) + 1  # the last windows may end early
+    rows = word_LB[: num_before + longest], scored_TB[:longest], position_LB[num_before:][:longest]
+    return Window(*map(torch.from_numpy, rows))
 
 
 class Positions(NamedTuple):
@@ -113,31 +88,20 @@ class Positions(NamedTuple):
 
 def read_windows(model: LanguageModel, parts: Iterable[Window], world: World) -> Iterator[Positions]:
     """Let parts of a text go through the network, and give the positions that are scored, some at a time."""
-    device = model.embedding.device
+    device, num_context = model.embedding.device, model.num_context
     for window in parts:
         own = window.share_of(world)
-        state = model.initial_state(own.target_TB.shape[1])
-        for begin in range(0, len(window.target_TB), STEPS):
-            end = min(begin + STEPS, len(window.target_TB))
-            scored_TB = own.scored_TB[begin:end]
-            hidden_TBD, state = model(own.input_LB[begin : end + model.num_context].to(device), state)
+        target_TB = own.word_LB[1 + num_context :]
+        state = model.initial_state(target_TB.shape[1])
+        for begin in range(0, len(target_TB), STEPS):
+            steps = slice(begin, begin + STEPS)
+            scored_TB = own.scored_TB[steps]
+            input_LB = own.word_LB[begin : begin + len(scored_TB) + num_context]
+            hidden_TBD, state = model(input_LB.to(device), state)
             scored_there_TB = scored_TB.to(device)
             yield Positions(
                 hidden_TBD[scored_there_TB],
-                own.target_TB[begin:end].to(device)[scored_there_TB],
-                own.position_TB[begin:end][scored_TB],
-                int(window.scored_TB[begin:end].sum()),
+                target_TB[steps].to(device)[scored_there_TB],
+                own.position_TB[steps][scored_TB],
+                int(window.scored_TB[steps].sum()),
             )
-
-
-def _window(ids: np.ndarray, position_LB: np.ndarray, inside_LB: np.ndarray, scored_TB: np.ndarray) -> Window:
-    word_LB = np.where(inside_LB, ids[np.clip(position_LB, 0, len(ids) - 1)], END).astype(np.int64)
-    num_before = len(word_LB) - len(scored_TB)
-    longest = int(np.max(np.nonzero(scored_TB.any(axis=1))[0])) + 1  # the last windows may end early
-    words = torch.from_numpy(word_LB)
-    return Window(
-        input_LB=words[: longest + num_before - 1],
-        target_TB=words[num_before:][:longest],
-        scored_TB=torch.from_numpy(scored_TB[:longest]),
-        position_TB=torch.from_numpy(position_LB[num_before:][:longest]),
-    )

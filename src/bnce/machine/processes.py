@@ -1,8 +1,8 @@
 """The processes that train one model together, as one of them sees the others.
 
-Everything that goes from process to process goes through a `World`. It runs on `torch.distributed`: NCCL between GPUs,
-gloo between CPUs, and gloo by way of the CPU where processes share a GPU. A run of one process has a world, too, in
-which nothing is sent.
+Everything that goes from process to process goes through a `World`. It runs on
+`torch.distributed`: NCCL between GPUs, gloo between CPUs, and gloo by way of the CPU where processes share a GPU. A run
+of one process has a world, too, in which nothing is sent.
 
 Legend: R processes.
 """
@@ -43,7 +43,12 @@ class World:
     """One of R processes."""
 
     def __init__(
-        self, rank: int = 0, size: int = 1, device: torch.device | None = None, *, is_alone: bool | None = None
+        self,
+        rank: int = 0,
+        size: int = 1,
+        device: torch.device | None = None,
+        *,
+        is_alone: bool | None = None,
     ) -> None:
         """What is sent goes by way of `device`: NCCL sends from GPUs alone, gloo from CPUs alone.
 
@@ -106,10 +111,6 @@ class World:
                 dist.broadcast_object_list(shared, src=0, device=self.device)
         return shared[0]
 
-    def wait(self) -> None:
-        """Wait until all processes are here."""
-        self.sum_(torch.zeros(1, device=self.device), "control")
-
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
         """Wait inside for a GPU that may be waiting for other processes; end this process if that takes too long.
@@ -126,6 +127,11 @@ class World:
             yield
         finally:
             timer.cancel()
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        if not self.is_alone:
+            self.sum_(torch.zeros(1, device=self.device), "control")
 
 
 def device_of_process(name: str) -> str:

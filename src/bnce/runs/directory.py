@@ -36,7 +36,7 @@ from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
-from bnce.evaluation.detail import WordCounts
+from bnce.evaluation.breakdown import WordCounts
 from bnce.reading import map_array, read_object
 from bnce.runs.checkpoint import MODEL_FILE, read_metadata
 from bnce.runs.identity import find_changes, identify

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.errors import UserError
-from bnce.evaluation.perplexity import perplexity
+from bnce.evaluation.breakdown import perplexity
 from bnce.scoring.mixture import MixtureModel, mix
 from bnce.scoring.model import Model, Words, sentence_blocks
 from bnce.scoring.scored import Floats

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.evaluation.perplexity import perplexity
+from bnce.evaluation.breakdown import perplexity
 from bnce.text.normalise import END_WORD
 
 Floats = NDArray[np.float64]

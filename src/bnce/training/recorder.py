@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bnce.evaluation.evaluate import Evaluation
-from bnce.evaluation.events import open_events, write_test_events
 from bnce.training.observer import Observer
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class Recorder:
@@ -71,3 +76,36 @@ class Recorder:
                 f"TensorBoard events cannot be written to '{self.directory}' ({error.strerror}). Training continues "
                 "without them."
             )
+
+
+def open_events(directory: Path, purge_step: int | None = None) -> SummaryWriter:
+    """Open a directory for TensorBoard events; what was written there from `purge_step` on is hidden."""
+    with warnings.catch_warnings():
+        # TensorBoard's own imports warn of their dependencies' futures.
+        warnings.simplefilter("ignore")
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(directory), purge_step=purge_step)
+
+
+def write_test_events(directory: Path, step: int, result: Evaluation) -> None:
+    """Write the figures on test after `step` training steps; those of an earlier time are replaced.
+
+    Groups of ranks are a tag each, at the step of the model. Positions are one curve, whose steps are the positions.
+    """
+    figures = [("test/ppl_n", result.ppl_n, step), ("test/ppl_f", result.ppl_f, step)]
+    if (alone := result.by_sentence) is not None:
+        figures += [("test/ppl_n_by_sentence", alone.ppl_n, step), ("test/ppl_f_by_sentence", alone.ppl_f, step)]
+    if (detail := result.detail) is not None:
+        for group in detail.by_frequency:
+            name = group.name.strip("<>").replace("+", "_and_beyond")
+            figures += [(f"test_by_frequency_rank/ppl_n/{name}", group.ppl_n, step)]
+            figures += [(f"test_by_frequency_rank/ppl_f/{name}", group.ppl_f, step)]
+        for group in detail.by_position:
+            place = int(re.split(r"[-+]", group.name)[0])
+            figures += [("test_by_position/ppl_n", group.ppl_n, place), ("test_by_position/ppl_f", group.ppl_f, place)]
+    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.closing(open_events(directory)) as writer:
+        for tag, value, at in figures:
+            if value is not None:
+                writer.add_scalar(tag, value, at)

@@ -1,4 +1,4 @@
-"""Where a text is hard, against plain loops: groups by rank and by position, and the worst sentences.
+"""Perplexity at its edges, and where a text is hard, against plain loops: by rank, by position, the worst sentences.
 
 Legend: N tokens.
 """
@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from small_corpus import END, UNK, VOCAB_SIZE, random_ids, small_model
 
-from bnce.evaluation.detail import (
+from bnce.evaluation.breakdown import (
     MAX_SHOWN_WORDS,
     MIN_WORDS,
     NUM_WORST,
     Detail,
     WordCounts,
     find_detail,
+    perplexity,
     places,
     worst_sentences,
 )
@@ -27,6 +28,20 @@ from bnce.evaluation.evaluate import CONTEXT, WINDOW, evaluate
 
 WORDS = [f"w{number}" for number in range(VOCAB_SIZE)]
 COUNTS = np.random.default_rng(2).permutation(VOCAB_SIZE).astype(np.int64) * 3
+
+
+def test_natural_logarithms_and_those_to_the_base_ten() -> None:
+    assert perplexity(-6 * math.log(8), 6) == pytest.approx(8)
+    assert perplexity(np.float64(-12.0), 6, log10=True) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("log10", [False, True])
+def test_at_the_edges(log10: bool) -> None:
+    assert perplexity(0.0, 0, log10=log10) is None
+    assert perplexity(-1.0, -1, log10=log10) is None
+    assert perplexity(-1e9, 2, log10=log10) == math.inf
+    assert perplexity(-math.inf, 2, log10=log10) == math.inf
+    assert math.isnan(perplexity(math.nan, 2, log10=log10) or 0.0)
 
 
 def plain_places(ids: list[int]) -> list[int]:

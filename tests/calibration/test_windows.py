@@ -10,8 +10,9 @@ import pytest
 import torch
 from small_corpus import END, random_ids, small_model
 
+from bnce.calibration.sample import _only, _some_windows
 from bnce.evaluation.evaluate import num_read_before
-from bnce.evaluation.windows import WINDOW, in_context, only, read_windows, some_windows
+from bnce.evaluation.windows import WINDOW, in_context, read_windows
 from bnce.machine.processes import World
 
 
@@ -20,7 +21,7 @@ from bnce.machine.processes import World
 def test_some_windows_are_spread_and_see_what_is_before_them(body: str) -> None:
     model, ids = small_model(body).eval(), random_ids(4000)
     before = num_read_before(model)
-    read = list(read_windows(model, some_windows(ids, 5, 64, 2, model.num_context, before), World()))
+    read = list(read_windows(model, _some_windows(ids, 5, 64, 2, model.num_context, before), World()))
     position_N = torch.cat([part.position_N for part in read]).numpy()
     assert sum(part.num_scored for part in read) == len(position_N) == len(np.unique(position_N)) == 5 * WINDOW // 64
     start_W = np.linspace(0, 4000 - before - WINDOW, 5).astype(int)
@@ -48,7 +49,7 @@ def test_only_some_positions_of_a_text_are_scored() -> None:
     before, wanted_P = num_read_before(model), np.arange(1400) % 37 == 5
     whole, some = (
         list(read_windows(model, parts, World()))
-        for parts in (in_context(ids, 3, 0, before), only(in_context(ids, 3, 0, before), wanted_P))
+        for parts in (in_context(ids, 3, 0, before), _only(in_context(ids, 3, 0, before), wanted_P))
     )
     position_N = torch.cat([part.position_N for part in some])
     assert sorted(position_N.tolist()) == np.flatnonzero(wanted_P).tolist()

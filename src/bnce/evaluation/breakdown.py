@@ -1,4 +1,4 @@
-"""Where a text is hard for a model: perplexity by frequency of the word and by place in the sentence; worst sentences.
+"""Perplexity, and where a text is hard: by frequency of the word and by place in the sentence; the worst sentences.
 
 Everything is a few passes over arrays with one number per token, in the order of the text: eight million tokens take
 seconds. Losses are natural logarithms, −ln p, with the softmax.
@@ -8,6 +8,7 @@ Legend: N tokens of the text, V vocabulary, G groups of tokens, S sentences.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END, UNK
-from bnce.evaluation.perplexity import perplexity
 from bnce.text.normalise import UNKNOWN_WORD
 
 # The last rank of every group but the last: 1 is the most frequent word of the training text.
@@ -26,8 +26,6 @@ PLACE_BOUNDS = (*range(1, 21), 40)
 NUM_WORST = 10
 MIN_WORDS = 5  # of a worst sentence: a title of two names says little
 MAX_SHOWN_WORDS = 100  # of a worst sentence: a text without sentence ends is one sentence
-# What reports draw: thousands of numbers and words that nobody looks for among the figures.
-DETAIL_KEYS = ("log_z_histogram", "detail")
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,7 +36,7 @@ class WordCounts:
     """What must be known of the words: how they are spelt, and how often each is a target of the training text."""
 
     words: Sequence[str]
-    target_counts_V: NDArray[np.int64]
+    target_counts_V: Ints
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,20 @@ class Detail:
     worst_sentences: list[Sentence]
 
 
+def perplexity(log_prob: float, num_tokens: int, *, log10: bool = False) -> float | None:
+    """Compute exp(−log_prob / num_tokens), or with `log10` a power of ten; None where there are no tokens."""
+    if num_tokens <= 0:
+        return None
+    mean = -float(log_prob) / int(num_tokens)
+    try:
+        return float(10.0**mean) if log10 else math.exp(mean)
+    except OverflowError:
+        return math.inf
+
+
 def without_detail(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the figures of an evaluation that fit on a screen."""
-    return {key: value for key, value in record.items() if key not in DETAIL_KEYS}
+    """Give the figures of an evaluation that fit on a screen: what reports draw is thousands of numbers and words."""
+    return {key: value for key, value in record.items() if key not in ("log_z_histogram", "detail")}
 
 
 def find_detail(target_N: Ints, log_prob_f_N: Floats, log_prob_n_N: Floats | None, known: WordCounts) -> Detail:
@@ -102,24 +111,18 @@ def worst_sentences(target_N: Ints, loss_N: Floats, words: Sequence[str]) -> lis
     mean_S = np.add.reduceat(loss_N, start_S) / length_S
     num_words_S = length_S - (target_N[start_S + length_S - 1] == END)
     long_enough = np.flatnonzero(num_words_S >= MIN_WORDS)
-    worst = long_enough[np.argsort(-mean_S[long_enough], kind="stable")[:NUM_WORST]]
-    return [
-        _sentence(target_N, loss_N, words, int(start_S[number]), int(length_S[number]), float(mean_S[number]))
-        for number in worst
-    ]
+    worst = []
+    for number in long_enough[np.argsort(-mean_S[long_enough], kind="stable")[:NUM_WORST]]:
+        start, length = int(start_S[number]), int(length_S[number])
+        shown = slice(start, start + min(length, MAX_SHOWN_WORDS))
+        spelt = [words[word] for word in target_N[shown]]
+        # Four digits are more than anyone reads, and keep evaluation.json short.
+        losses = [round(float(loss), 4) for loss in loss_N[shown]]
+        worst.append(Sentence(start, length, float(mean_S[number]), spelt, losses))
+    return worst
 
 
-def _sentence(
-    target_N: Ints, loss_N: Floats, words: Sequence[str], start: int, length: int, mean_loss: float
-) -> Sentence:
-    shown = slice(start, start + min(length, MAX_SHOWN_WORDS))
-    spelt = [words[number] for number in target_N[shown]]
-    # Four digits are more than anyone reads, and keep evaluation.json short.
-    losses = [round(float(loss), 4) for loss in loss_N[shown]]
-    return Sentence(start, length, mean_loss, spelt, losses)
-
-
-def _rank_groups(counts_V: NDArray[np.int64]) -> Ints:
+def _rank_groups(counts_V: Ints) -> Ints:
     """Say of every word in which group of ranks it is; the unknown word is a group of its own, the last."""
     counts_V = counts_V.astype(np.int64)
     counts_V[UNK] = -1  # has no rank: the words after it move up
