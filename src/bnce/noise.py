@@ -5,6 +5,7 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -41,8 +42,7 @@ class Noise(nn.Module):
         super().__init__()
         self.bent = bent
         self._targets_V: np.ndarray | None = None
-        probs_V = _to_float64(probs)
-        _check_numbers("probability", probs_V)
+        probs_V = _numbers("probability", probs)
         if not np.all(probs_V):
             raise UserError(
                 f"The probability of class {np.flatnonzero(probs_V == 0)[0]} is 0, so it could never be noise: give "
@@ -63,11 +63,14 @@ class Noise(nn.Module):
             return
         if self._probs_V is None:
             raise UserError("This noise has a length but no values: make noise from counts or probabilities.")
-        keep_V, alias_V = alias_table(self._probs_V)
-        dtype = torch.promote_types(self.log_probs_V.dtype, torch.float32)
-        self._buffers["log_probs_V"] = torch.from_numpy(np.log(self._probs_V)).to(device, dtype)
-        self._buffers["keep_V"] = torch.from_numpy(keep_V).to(device, torch.float32)
-        self._buffers["alias_V"] = torch.from_numpy(alias_V).to(device)
+        log_probs_V = torch.from_numpy(np.log(self._probs_V))
+        self._buffers["log_probs_V"] = log_probs_V.to(device, sum_dtype(self.log_probs_V.dtype))
+        self._write_alias_table(self._probs_V)
+
+    def _write_alias_table(self, probs_V: np.ndarray) -> None:
+        keep_V, alias_V = alias_table(probs_V)
+        self._buffers["keep_V"] = torch.from_numpy(keep_V).to(self.log_probs_V.device, torch.float32)
+        self._buffers["alias_V"] = torch.from_numpy(alias_V).to(self.log_probs_V.device)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Write the tables anew where one is replaced: `from_pretrained` of transformers puts empty memory there."""
@@ -110,15 +113,14 @@ class Noise(nn.Module):
     def tries(self, num_distinct: int) -> Tries:
         """Find how many draws give `num_distinct` different words on average, at most half of all words."""
         log_missing_V = np.log1p(-np.minimum(self.log_probs_V.double().exp().cpu().numpy(), 1 - 1e-12))
-        wanted = min(num_distinct, max(1, len(self) // 2))
-        least, most = wanted, wanted + 1
-        while -np.expm1(most * log_missing_V).sum() < wanted:
-            least, most = most, 2 * most
-        while most - least > 1:
-            middle = (least + most) // 2
-            enough = -np.expm1(middle * log_missing_V).sum() >= wanted
-            least, most = (least, middle) if enough else (middle, most)
-        num_draws = most if -np.expm1(least * log_missing_V).sum() < wanted else least
+        most = wanted = min(num_distinct, max(1, len(self) // 2))
+
+        def expected(num_draws: int) -> float:
+            return -float(np.expm1(num_draws * log_missing_V).sum())
+
+        while expected(most) < wanted:
+            most *= 2
+        num_draws = bisect.bisect_left(range(most), wanted, lo=wanted, key=expected)
         return Tries(num_draws, self.max_distinct(num_draws))
 
     def for_targets(self, counts: np.ndarray | Tensor | Sequence[float]) -> Self:
@@ -217,12 +219,9 @@ class Running(Noise):
         self._make_table()
 
     def _make_table(self) -> None:
-        if not self._draws or self.log_probs_V.is_meta:
-            return
-        probs_V = _to_float64(self.log_probs_V.double().exp())
-        keep_V, alias_V = alias_table(probs_V / probs_V.sum())
-        self._buffers["keep_V"] = torch.from_numpy(keep_V).to(self.log_probs_V.device, torch.float32)
-        self._buffers["alias_V"] = torch.from_numpy(alias_V).to(self.log_probs_V.device)
+        if self._draws and not self.log_probs_V.is_meta:
+            probs_V = self.log_probs_V.double().exp().cpu().numpy()
+            self._write_alias_table(probs_V / probs_V.sum())
 
     def _remake(self) -> None:
         # Not before words are drawn: ln p_n itself may still have to be loaded.
@@ -235,9 +234,8 @@ class Running(Noise):
         if counts_V.is_meta:
             self.reset_parameters()
         elif not self.counts_V.is_meta:
-            dtype = torch.promote_types(self.log_probs_V.dtype, torch.float32)
             self.counts_V = counts_V.to(self.counts_V.device)
-            self.log_probs_V = log_probs_V.to(self.counts_V.device, dtype)
+            self.log_probs_V = log_probs_V.to(self.counts_V.device, sum_dtype(self.log_probs_V.dtype))
             self._make_table()
         return self
 
@@ -269,8 +267,7 @@ def _smooth(counts: np.ndarray | Tensor | Sequence[float]) -> np.ndarray:
     B-NCE and the chunk losses never move a word that is never a target, so it keeps for ever what it gets here.
     Witten-Bell's share d/(N + d), with d different words, takes its place where n₁ is 0 or all words were seen once.
     """
-    counts_V = _to_float64(counts)
-    _check_numbers("count", counts_V)
+    counts_V = _numbers("count", counts)
     seen = counts_V > 0
     if not np.any(seen):
         raise UserError("Counts must not all be zero: count the targets of the training text.")
@@ -281,17 +278,6 @@ def _smooth(counts: np.ndarray | Tensor | Sequence[float]) -> np.ndarray:
     num_targets, num_once, num_different = counts_V.sum(), np.sum(counts_V == 1), np.sum(seen)
     unseen = num_once / (1 - num_once / num_targets) if 0 < num_once < num_different else num_different
     return np.where(seen, counts_V, unseen / np.sum(~seen))
-
-
-def _check_numbers(name: str, values_V: np.ndarray) -> None:
-    """Refuse what is not one finite number of 0 or more per class."""
-    if values_V.ndim != 1 or len(values_V) == 0:
-        raise UserError(f"The noise has the shape {values_V.shape}: give one {name} per class, (vocab_size,).")
-    wrong = np.flatnonzero(~(np.isfinite(values_V) & (values_V >= 0)))
-    if len(wrong):
-        raise UserError(
-            f"The {name} of class {wrong[0]} is {values_V[wrong[0]]:g}: give a finite number of 0 or more per class."
-        )
 
 
 def from_targets(
@@ -313,10 +299,10 @@ def from_targets(
         if not np.issubdtype(ids_N.dtype, np.integer):
             raise UserError(f"Targets must be whole numbers, but they are {ids_N.dtype}.")
         ids_N = ids_N[ids_N != ignore_index]
-        if ids_N.size and (ids_N.min() < 0 or ids_N.max() >= vocab_size):
-            wrong = ids_N.min() if ids_N.min() < 0 else ids_N.max()
+        wrong_N = ids_N[(ids_N < 0) | (ids_N >= vocab_size)]
+        if len(wrong_N):
             raise UserError(
-                f"targets hold {wrong}, but vocab_size is {vocab_size}: give ids from 0 to {vocab_size - 1}."
+                f"targets hold {wrong_N[0]}, but vocab_size is {vocab_size}: give ids from 0 to {vocab_size - 1}."
             )
         counts_V += np.bincount(ids_N, minlength=vocab_size)
     return unigram(counts_V)
@@ -394,7 +380,8 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def _to_float64(values: Any) -> np.ndarray:
+def _numbers(name: str, values: Any) -> np.ndarray:
+    """Read one finite number of 0 or more per class, in float64; refuse what is none."""
     if isinstance(values, Tensor):
         if values.is_meta:
             raise UserError("The noise is on the meta device, which has no values: give counts that have some.")
@@ -402,10 +389,18 @@ def _to_float64(values: Any) -> np.ndarray:
     try:
         if values is None or isinstance(values, Mapping | str):  # NumPy takes None for NaN, and a dict for one object
             raise TypeError
-        return np.asarray(values, dtype=np.float64)
+        value_V = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         what = shown(values) if values is None or isinstance(values, str) else f"a {type(values).__name__}"
         raise UserError(
             f"Counts or probabilities are {what}: give one number per class id, in a list, a tensor or an array, such "
             "as [counts.get(word, 0) for word in range(vocab_size)]."
         ) from None
+    if value_V.ndim != 1 or len(value_V) == 0:
+        raise UserError(f"The noise has the shape {value_V.shape}: give one {name} per class, (vocab_size,).")
+    wrong = np.flatnonzero(~(np.isfinite(value_V) & (value_V >= 0)))
+    if len(wrong):
+        raise UserError(
+            f"The {name} of class {wrong[0]} is {value_V[wrong[0]]:g}: give a finite number of 0 or more per class."
+        )
+    return value_V
