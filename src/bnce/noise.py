@@ -115,12 +115,12 @@ class Noise(nn.Module):
         log_missing_V = np.log1p(-np.minimum(self.log_probs_V.double().exp().cpu().numpy(), 1 - 1e-12))
         most = wanted = min(num_distinct, max(1, len(self) // 2))
 
-        def expected(num_draws: int) -> float:
-            return -float(np.expm1(num_draws * log_missing_V).sum())
+        def is_enough(num_draws: int) -> bool:
+            return bool(-np.expm1(num_draws * log_missing_V).sum() >= wanted)
 
-        while expected(most) < wanted:
+        while not is_enough(most):
             most *= 2
-        num_draws = bisect.bisect_left(range(most), wanted, lo=wanted, key=expected)
+        num_draws = bisect.bisect_left(range(most), True, lo=wanted, key=is_enough)
         return Tries(num_draws, self.max_distinct(num_draws))
 
     def for_targets(self, counts: np.ndarray | Tensor | Sequence[float]) -> Self:

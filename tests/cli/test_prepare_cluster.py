@@ -162,7 +162,9 @@ def test_versions_must_be_the_same(
     own = cluster.__version__
     monkeypatch.setattr(cluster, "__version__", "99.1")
     told = refused("prepare", text, "--out", place / "c", "--workers", machines.file)
-    assert f"has bnce {own} but this is bnce 99.1: install the same version wherever workers run." in told
+    assert f" has bnce {own} on Python 3." in told
+    assert " but this is bnce 99.1 on Python 3." in told
+    assert told.endswith(": install the same version wherever workers run.")
     assert list(place.iterdir()) == []
 
 

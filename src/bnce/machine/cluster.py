@@ -67,7 +67,7 @@ def connected(address: str) -> Iterator[Cluster]:
         # A block of text is well below what a scheduler can pass on.
         "distributed.admin.large-graph-warning-threshold": "1GB",
     }
-    with dask.config.set(settings), contextlib.ExitStack() as stack:
+    with dask.config.set(settings):
         try:
             found = json.loads(Path(address).read_text())["address"] if Path(address).is_file() else address
             asyncio.run(_wait_for_answer(found))  # before a client, which takes long to give up
@@ -78,9 +78,10 @@ def connected(address: str) -> Iterator[Cluster]:
                 "as tcp://host:8786, or its scheduler file."
             ) from error
         try:
-            cluster = Cluster(stack.enter_context(client))
-            _refuse_others(cluster, found)
-            yield cluster
+            with client:
+                cluster = Cluster(client)
+                _refuse_others(cluster, found)
+                yield cluster
         except distributed.KilledWorker as error:
             raise UserError(
                 "A task ended every worker that tried it, probably because memory ran out: give the workers more "
@@ -108,18 +109,13 @@ def _refuse_others(cluster: Cluster, address: str) -> None:
     except TimeoutError as error:
         raise UserError(f"The cluster has no workers: start some with 'dask worker {address}'.") from error
     for worker, found in ask_all(cluster, versions).items():
-        if isinstance(found, BaseException):
+        if found != versions():
             raise UserError(
-                f"The worker {worker} cannot load bnce ({found}): install bnce {__version__} wherever workers run."
+                f"The worker {worker} has {found} but this is {versions()}: install the same version wherever workers "
+                "run."
             )
-        for what, version in versions().items():
-            if found[what] != version:
-                raise UserError(
-                    f"The worker {worker} has {what} {found[what]} but this is {what} {version}: install the same "
-                    "version wherever workers run."
-                )
 
 
-def versions() -> dict[str, str]:
+def versions() -> str:
     """Name what text is cut by: this program, and Python with the letters that it knows."""
-    return {"bnce": __version__, "Python": ".".join(platform.python_version_tuple()[:2])}
+    return f"bnce {__version__} on Python {'.'.join(platform.python_version_tuple()[:2])}"
