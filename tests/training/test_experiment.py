@@ -16,13 +16,13 @@ from small_corpus import Watcher, small_config, small_corpus
 
 from bnce import Corpus, UserError, files
 from bnce.config import RunConfig
-from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError
+from bnce.errors import DiskFullError, DivergedError, OutOfMemoryError
 from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import RunDirectory, is_finished, read_status
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import load_model
-from bnce.training import experiment as experiment_module
-from bnce.training.experiment import Outcome, PlannedRow, find_outcome, table_rows, train_rows
+from bnce.training import paper_tables as experiment_module
+from bnce.training.paper_tables import Outcome, PlannedRow, find_outcome, table_rows, train_rows
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
 from bnce.training.trainer import Trainer
@@ -185,7 +185,7 @@ def test_a_full_disk_stops_all_rows(corpus: Corpus, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("error", "tried_again"),
     [
-        (NotFiniteError("The loss is no longer finite."), False),
+        (DivergedError("The loss is no longer finite."), False),
         (OutOfMemoryError("The GPU's memory is full."), True),
         (UserError("Its states are damaged."), True),
         (OSError(5, "Input/output error"), True),
@@ -266,7 +266,7 @@ def test_what_a_killed_process_left_of_a_finished_row_is_removed(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as killed:
-        killed.setattr("bnce.training.experiment.tidy_up", lambda *_: None)
+        killed.setattr("bnce.training.paper_tables.tidy_up", lambda *_: None)
         assert Experiment(corpus, tmp_path).run().finished
     assert all(state_files(tmp_path / row.name) for row in ROWS)
     assert Experiment(corpus, tmp_path).run(keep_models=False).finished

@@ -23,7 +23,7 @@ from bnce.machine.stopping import Stopped
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
-    from bnce.training.experiment import Outcome, PlannedRow
+    from bnce.training.paper_tables import Outcome, PlannedRow
 
 # Those of the paper's tables, and ours beside them.
 TABLE_MODELS = tuple(body.name for body in BODIES if body.tables)
@@ -103,7 +103,7 @@ def experiment(
     from bnce.machine.devices import choose_device
     from bnce.recipes.recipe import load_recipe
     from bnce.runs.directory import is_finished
-    from bnce.training.experiment import RECIPES, check_texts, find_outcome, table_rows, train_rows
+    from bnce.training.paper_tables import RECIPES, check_texts, find_outcome, table_rows, train_rows
 
     every, out = table_rows(table), out or Path(table)
     wanted = _chosen(every, rows)

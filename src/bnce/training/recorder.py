@@ -5,11 +5,29 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bnce.evaluation.evaluate import Evaluation
 from bnce.evaluation.events import open_events, write_test_events
-from bnce.training.observer import Observer
+
+
+class Observer(Protocol):
+    """Somebody who watches a run, such as a progress bar."""
+
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float, seconds_left: float | None) -> None:
+        """Hear of progress; the loss is the mean over tokens since the last evaluation.
+
+        The seconds that are left are those of training and of all evaluations, also on test; None: not known yet.
+        """
+
+    def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
+        """Hear how far an evaluation on validation or test has come."""
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Hear of an evaluation on validation."""
+
+    def noticed(self, sentence: str) -> None:
+        """Hear of something worth a line."""
 
 
 class Recorder:

@@ -21,8 +21,8 @@ from bnce.machine.memory import release_memory
 from bnce.runs.checkpoint import MODEL_FILE, remove_states
 from bnce.runs.directory import RunDirectory, hold_run, is_finished, read_status, read_summary
 from bnce.runs.resuming import check_corpus, check_same_settings, check_same_texts
-from bnce.training.observer import Observer
 from bnce.training.plan import check_trainable, create_run
+from bnce.training.recorder import Observer
 from bnce.training.run import run_training
 
 # What a table's rows are trained with, unless another recipe is named: `ltcb` and `obwb` are the paper's own.
