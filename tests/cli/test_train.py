@@ -302,7 +302,7 @@ class TestRefusals:
         assert outcome.status == 1
         assert outcome.stdout == ""
         told = outcome.stderr.splitlines()[-1]
-        assert told.startswith("bnce: Training has diverged: validation PPLf is ")
+        assert told.startswith("bnce: Training has diverged, with a validation PPLf of ")
         assert "=1 --set optimiser.body_learning_rate=1" in told
         assert json.loads((place / "run" / "summary.json").read_text())["status"] == "diverged"
         assert max(map(len, outcome.stderr.split())) < 200

@@ -553,10 +553,9 @@ class TestNotFinite:
             trainer.train()
         state = trainer.run.path / "state-000000000050.safetensors"
         assert str(caught.value) == (
-            "Training has diverged: validation PPLf is 1e+235 at step 100, and guessing among the words of the "
-            f"vocabulary has 30 (learning rate 0.1): the last good checkpoint is '{state}'. Continue from it with lower "
-            f"rates:  bnce train --out {trainer.run.path} --resume --set optimiser.learning_rate=0.05 "
-            "--set optimiser.body_learning_rate=0.002"
+            "Training has diverged, with a validation PPLf of 1e+235 where guessing has 30, at step 100 (learning rate "
+            f"0.1): the last good checkpoint is '{state}'. Continue from it with lower rates:  bnce train --out "
+            f"{trainer.run.path} --resume --set optimiser.learning_rate=0.05 --set optimiser.body_learning_rate=0.002"
         )
         assert state_files(trainer.run.path) == [state], "the one of step 100 is none to go on from"
         assert [record["step"] for record in read_metrics(trainer.run.path).records] == [50]

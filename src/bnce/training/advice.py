@@ -7,13 +7,14 @@ from pathlib import Path
 
 import torch
 
-from bnce.config import LossConfig, OptimiserConfig, RunConfig
+from bnce.config import LossConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import argument, counted
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.runs.resuming import resume_command
+from bnce.training.progress import Progress
 
 # Up to so many tokens a text is small; from so many on it is large enough for the largest models.
 SMALL_TOKENS, LARGE_TOKENS = 20_000_000, 300_000_000
@@ -29,18 +30,14 @@ ALL_BUT_LITTLE = 0.9  # of a text; who trains on less of it is told
 
 def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
     """Choose a recipe by the size of the training text and the device, and say why in a sentence."""
-    num_tokens = corpus.statistics["train"].num_tokens
-    on_gpu = device.type == "cuda"
-    if not on_gpu or num_tokens <= SMALL_TOKENS:
-        name = "small"
-    else:
-        name = "wiki" if num_tokens <= LARGE_TOKENS else "news"
+    num_tokens, on_gpu = corpus.statistics["train"].num_tokens, device.type == "cuda"
+    large = "wiki" if num_tokens <= LARGE_TOKENS else "news"
+    name = large if on_gpu and num_tokens > SMALL_TOKENS else "small"
     where = "a GPU" if on_gpu else "a CPU"
-    return (
-        name,
-        f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name a recipe to use another "
-        "one.",
+    reason = (
+        f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name a recipe to use another"
     )
+    return name, f"{reason} one."
 
 
 def advise_noise(config: RunConfig) -> str | None:
@@ -107,22 +104,29 @@ def describe_astray(optimiser: OptimiserConfig, perplexity: float, start: float,
     )
 
 
-def describe_rate(optimiser: OptimiserConfig, loss: LossConfig, factor: float) -> str:
-    """Name what may be too high where a run diverges."""
-    penalty, usual = loss.penalty, LossConfig.penalty
+def describe_early_stop(progress: Progress, total_steps: int, training: TrainingConfig) -> str:
+    """Say why a run ends before its time."""
+    in_vain = counted(progress.evaluations_without_better, "evaluation")
+    return (
+        f"Training stops early at step {progress.step} of {total_steps}: {in_vain} in a row found no validation PPLf "
+        f"below {progress.best_perplexity:.5g} (step {progress.best_step}), and training.stop_after is "
+        f"{training.stop_after}."
+    )
+
+
+def advise_lower_rates(path: Path, config: RunConfig, factor: float, checkpoint: Path | None, has_figures: bool) -> str:
+    """Name the rate of a run that diverged, and say how to go on: with half of it from where it can, else a tenth."""
+    optimiser, penalty, usual = config.optimiser, config.loss.penalty, LossConfig.penalty
     with_rate = f"learning rate {optimiser.learning_rate * factor:g}"
-    if LOSSES.find(loss.name).penalises and penalty > usual:  # which a resumed run cannot change
+    if LOSSES.find(config.loss.name).penalises and penalty > usual:  # which a resumed run cannot change
         with_rate += f"; loss.penalty is {penalty:g}, usually {usual:g}, and a new run may need a lower one"
-    return with_rate
-
-
-def advise_lower_rates(path: Path, optimiser: OptimiserConfig, checkpoint: Path | None, has_figures: bool) -> str:
-    """Say how to go on with a run that diverged: with half the rates from where it can, with a tenth from the start."""
     share = 10 if checkpoint is None else 2
     settings = [f"optimiser.{key}={getattr(optimiser, key) / share:g}" for key in OPTIMISERS.find(optimiser.name).rates]
     command = resume_command(path, *(word for setting in settings for word in ("--set", setting)))
     if checkpoint is not None:
-        return f"the last good checkpoint is '{checkpoint}'. Continue from it with lower rates:  {command}"
-    if has_figures:  # which a new start would take away
-        return f"there is no checkpoint. Train a new run with lower rates, such as {' and '.join(settings)}."
-    return f"there is no checkpoint yet. Start it again with lower rates:  {command}"
+        remedy = f"the last good checkpoint is '{checkpoint}'. Continue from it with lower rates:  {command}"
+    elif has_figures:  # which a new start would take away
+        remedy = f"there is no checkpoint. Train a new run with lower rates, such as {' and '.join(settings)}."
+    else:
+        remedy = f"there is no checkpoint yet. Start it again with lower rates:  {command}"
+    return f"({with_rate}): {remedy}"

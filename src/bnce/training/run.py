@@ -58,12 +58,14 @@ def run_training(
     Ctrl-C and SIGTERM raise what they usually do, once the run is saved and its summary says that it was stopped.
     Whoever calls it holds the run, so that no other process trains it, too.
     """
-    world = world or World()
+    world, before = world or World(), read_summary(run.path)
     with _removing_unbegun(run) if world.is_first and not resume else contextlib.nullcontext():
         if resume:
             check_resumable(run)
         corpus.verify()  # a test text that is damaged is to be known before hours go into training
-        _choose_threads(run, resume)
+        # With as many threads as a resumed run had, sums are rounded the same.
+        num_threads = before.get("threads") if resume else None
+        use_threads(num_threads if isinstance(num_threads, int) and num_threads > 0 else 0)
         recorder = Recorder(run.path / "tensorboard", observer, writes=world.is_first)
         with _explain_full_memory(config=run.config):
             trainer = Trainer(run, corpus, device, recorder, world)
@@ -71,23 +73,26 @@ def run_training(
                 trainer.model.load_state_dict(dict(start.tensors))
             if resume:
                 trainer.resume()
-        if (part := advise_whole_text(run.config, corpus)) is not None:
-            observer.noticed(part)
-        _tell_of_unseen(trainer, observer)
+        for sentence in (advise_whole_text(run.config, corpus), _describe_unseen(trainer)):
+            if sentence is not None:
+                observer.noticed(sentence)
         if device.type == "cpu" and trainer.progress.step < trainer.total_steps:
             observer.noticed(
                 f"Training on {tell_place(describe_device(device), world.size)}; OMP_NUM_THREADS sets the number of "
                 f"threads{' of each process' if world.size > 1 else ''}."
             )
-
-        def summary(status: str) -> dict[str, Any]:
-            return {**summarise(trainer, run, corpus, status, command), **({"init": init} if init else {})}
-
-        init = read_summary(run.path).get("init") if start is None else start.record
+        init = before.get("init") if start is None else start.record
         # What made a run is the command that started it, not the one that goes on with it.
-        command = read_summary(run.path).get("command") or command
+        command = before.get("command") or command
+
+        def write_summary(status: str) -> dict[str, Any]:
+            summary = summarise(trainer, run, corpus, status, command) | ({"init": init} if init else {})
+            if world.is_first:
+                run.write_json("summary.json", summary)
+            return summary
+
+        write_summary("running")
         if world.is_first:
-            run.write_json("summary.json", summary("running"))
             # One that was killed while it ended has figures of a model that may never be made again.
             (run.path / "evaluation.json").unlink(missing_ok=True)
         world.wait()
@@ -99,41 +104,30 @@ def run_training(
                     recorder.tested(trainer.progress.step, _test(trainer, run, corpus))
         except (Stopped, KeyboardInterrupt):
             trainer.save_if_needed()
-            if world.is_first:
-                run.write_json("summary.json", summary("stopped"))
+            write_summary("stopped")
             raise
         except BaseException as error:
-            status = "diverged" if isinstance(error, DivergedError) else "failed"
             with contextlib.suppress(UserError, OSError):  # the first error is the one to tell
-                if world.is_first:
-                    run.write_json("summary.json", summary(status))
+                write_summary("diverged" if isinstance(error, DivergedError) else "failed")
             raise
         finally:
             recorder.close()
-        status = "finished" if finished else "stopped"
-        if world.is_first:
-            run.write_json("summary.json", summary(status))
+        summary = write_summary("finished" if finished else "stopped")
         world.wait()
-        return summary(status)
+        return summary
 
 
-def _tell_of_unseen(trainer: Trainer, observer: Observer) -> None:
+def _describe_unseen(trainer: Trainer) -> str | None:
     """Say what words get that the text does not have: most losses never move them, so they keep it."""
     unseen_V = torch.as_tensor(trainer.run.target_counts == 0)
     num_unseen = int(unseen_V.sum())
-    if num_unseen and trainer.loss.structure is None:
-        share = float(trainer.model.output.noise.log_target_probs().cpu().double().exp()[unseen_V].sum())
-        observer.noticed(
-            f"{num_unseen:,} of the {len(unseen_V):,} words of the vocabulary are no targets in the training text. "
-            f"Together they start with {100 * share:.2g}% of the probability."
-        )
-
-
-def _choose_threads(run: RunDirectory, resume: bool) -> None:
-    """Compute with as many CPU threads as a resumed run had, to get the same bits."""
-    before = read_summary(run.path).get("threads") if resume else None
-    usual = before if isinstance(before, int) and before > 0 else 0
-    use_threads(usual)
+    if not num_unseen or trainer.loss.structure is not None:
+        return None
+    share = float(trainer.model.output.noise.log_target_probs().cpu().double().exp()[unseen_V].sum())
+    return (
+        f"{num_unseen:,} of the {len(unseen_V):,} words of the vocabulary are no targets in the training text. "
+        f"Together they start with {100 * share:.2g}% of the probability."
+    )
 
 
 def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:

@@ -23,7 +23,7 @@ from bnce.config import read_config
 from bnce.corpus.resets import Resets
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams, training_streams
-from bnce.errors import DivergedError, counted
+from bnce.errors import DivergedError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.kinds.losses import LOSSES
 from bnce.machine.devices import describe_device, synchronize
@@ -45,31 +45,23 @@ from bnce.training.step import TrainingStep
 CHECK_EVERY_STEPS = {"cpu": 1, "cuda": 50}
 # How much worse than at its start a model's perplexity must be for the run to have gone astray.
 ASTRAY = 1.1
-# The share of a budget after which the speed is known well enough to tell how far it will go.
-TOLD_AFTER = 0.05
 
 
 class Trainer:
     """Trains the model of one run directory on one corpus."""
 
     def __init__(
-        self,
-        run: RunDirectory,
-        corpus: Corpus,
-        device: torch.device,
-        observer: Observer,
-        world: World | None = None,
+        self, run: RunDirectory, corpus: Corpus, device: torch.device, observer: Observer, world: World | None = None
     ) -> None:
         check_corpus(run, corpus)
         self.run, self.device, self.observer, self.world = run, device, observer, world or World()
         self.config, self.loss = run.config, LOSSES.find(run.config.loss.name)
         training = self.config.training
         torch.manual_seed(training.seed)
-        text = training_streams(training, corpus)
         self.training_step = TrainingStep(build_model(run), self.config, self.world, device)
         self.model, self.optimiser = self.training_step.model, self.training_step.optimiser
-        num_streams, columns = training.groups * training.batch_size, self.training_step.columns
-        self.streams = open_streams(text.ids, num_streams, training.num_steps, self.model.num_context, device, columns)
+        text, columns = training_streams(training, corpus), self.training_step.columns
+        self.streams = open_streams(text.ids, text.batch_size, text.num_steps, self.model.num_context, device, columns)
         self.training_step.fit_to_text(self.streams)
         self.resets = Resets(self.streams, training.reset_rate, training.seed) if training.reset_rate else None
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
@@ -82,7 +74,6 @@ class Trainer:
         self.num_test_tokens = min(test.num_tokens, training.max_test_tokens or test.num_tokens) if test else 0
         self._seconds_per_evaluated: float | None = None  # token, once an evaluation was timed
         self._loss_total = 0.0  # since the last evaluation, over all processes, when it was last read
-        self._has_told_length = False
 
     def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Train to the end, or until asked to stop; returns whether the end was reached.
@@ -103,7 +94,9 @@ class Trainer:
 
     def _train(self, should_stop: Callable[[], bool], signals: HeldSignals) -> bool:
         reset_peak_memory(self.device)
-        self._warn_at_the_start()
+        if self.progress.step == 0 and not self.config.training.budget_seconds:
+            self._warn(advice.advise_smaller_batch(self.total_steps, self.config.training.batch_size))
+        self._warn(self.loss.caveat)
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
         may_save = math.isfinite(self.config.training.checkpoint_seconds)
         self._fit_to_budget()
@@ -149,12 +142,7 @@ class Trainer:
                 self._fit_to_budget()
             last_saved = self.progress.start_clock()
         if self.stops_early:
-            in_vain = counted(self.progress.evaluations_without_better, "evaluation")
-            self.observer.noticed(
-                f"Training stops early at step {self.progress.step} of {self.total_steps}: {in_vain} in a row found no "
-                f"validation PPLf below {self.progress.best_perplexity:.5g} (step {self.progress.best_step}), and "
-                f"training.stop_after is {self.config.training.stop_after}."
-            )
+            self.observer.noticed(advice.describe_early_stop(self.progress, self.total_steps, self.config.training))
         return True
 
     @property
@@ -265,7 +253,11 @@ class Trainer:
         self._loss_total = float(state.tensors["step.loss_total"])
         here, self.progress = self.progress.devices[-1], Progress.from_record(state.record)
         self.newest_state = state.path
-        self._note_device(here)
+        if (before := self.progress.devices[-1]) != here:  # its speed is then not the speed of one device
+            self.observer.noticed(
+                f"The run was trained on {before} and continues on {here}: its speed will be an average of both."
+            )
+        self.progress.devices = list(dict.fromkeys([*self.progress.devices, here]))
         self._forget_after(state)
         self._note_changes(state)
         # An evaluation that was written down after this state counts, be it due by the settings of today or not.
@@ -273,15 +265,6 @@ class Trainer:
             for written in read_metrics(self.run.path).records:
                 if written["step"] == self.progress.step:
                     self._take_in(written)
-
-    def _note_device(self, name: str) -> None:
-        """Keep the names of all devices the run was trained on: its speed is then not the speed of one device."""
-        devices = self.progress.devices
-        if devices[-1] != name:
-            self.observer.noticed(
-                f"The run was trained on {devices[-1]} and continues on {name}: its speed will be an average of both."
-            )
-        self.progress.devices = list(dict.fromkeys([*devices, name]))
 
     def _forget_after(self, state: State) -> None:
         """Remove what was written after the state that the run goes back to."""
@@ -315,13 +298,12 @@ class Trainer:
         for what, number in (("loss", self._loss_total), ("gradient", float(self.training_step.norm))):
             if not math.isfinite(number):
                 self.model.output.check()  # may know a better reason
-                raise self._diverged(f"The {what} is no longer finite at step {self.progress.step}")
+                raise self._diverged(f"The {what} is no longer finite")
 
     def _check_parameters(self) -> None:
         """Check what the last step computed, which its loss does not show: a checkpoint must be usable."""
-        is_finite = all(bool(torch.isfinite(part).all()) for part in self.model.parameters())
-        if self.world.any({"bad": not is_finite})["bad"]:
-            raise self._diverged(f"The model is no longer finite at step {self.progress.step}")
+        if not all(bool(torch.isfinite(part).all()) for part in self.model.parameters()):
+            raise self._diverged("The model is no longer finite")
 
     def _check_perplexity(self, perplexity: float) -> None:
         """Refuse to go on with a model that is worse than guessing, unless it was when it came from another run."""
@@ -336,29 +318,22 @@ class Trainer:
         self.world.wait()
         self.newest_state = max(state_files(self.run.path), default=None)
         if not math.isfinite(perplexity):
-            raise self._diverged(f"The validation perplexity is no longer finite at step {step}")
+            raise self._diverged("The validation perplexity is no longer finite")
         raise self._diverged(
-            f"Training has diverged: validation PPLf is {perplexity:.3g} at step {step}, and guessing among the words "
-            f"of the vocabulary has {num_words:,}"
+            f"Training has diverged, with a validation PPLf of {perplexity:.3g} where guessing has {num_words:,},"
         )
 
     def _diverged(self, what: str) -> DivergedError:
-        optimiser, factor = self.config.optimiser, self.schedule.factor(max(0, self.progress.step - 1))
+        factor = self.schedule.factor(max(0, self.progress.step - 1))
         has_figures = bool(read_metrics(self.run.path).records)
-        rate = advice.describe_rate(optimiser, self.config.loss, factor)
-        remedy = advice.advise_lower_rates(self.run.path, optimiser, self.newest_state, has_figures)
-        return DivergedError(f"{what} ({rate}): {remedy}")
+        remedy = advice.advise_lower_rates(self.run.path, self.config, factor, self.newest_state, has_figures)
+        return DivergedError(f"{what} at step {self.progress.step} {remedy}")
 
     def _warn(self, sentence: str | None) -> None:
         """Warn once per run; the summary and reports repeat the warning."""
         if sentence is not None and sentence not in self.progress.warnings:
             self.progress.warnings.append(sentence)
             self.observer.noticed(sentence)
-
-    def _warn_at_the_start(self) -> None:
-        if self.progress.step == 0 and not self.config.training.budget_seconds:
-            self._warn(advice.advise_smaller_batch(self.total_steps, self.config.training.batch_size))
-        self._warn(self.loss.caveat)
 
     def _warn_if_astray(self, perplexity: float) -> None:
         """Say once that the model has become worse than what it started as: the frequencies of the words."""
@@ -382,12 +357,6 @@ class Trainer:
         self.progress.use_budget(self.world)
         self.total_steps = self.progress.steps_in_budget(training.budget_seconds, unmeasured=self.total_steps)
         self.schedule.set_total_steps(self.total_steps)
-        if not self._has_told_length and self.progress.budget_used_seconds >= TOLD_AFTER * training.budget_seconds:
-            self._has_told_length = True
-            self.observer.noticed(
-                f"At this speed, training.budget={training.budget} is enough for about "
-                f"{counted(self.total_steps, 'step')} ({self.total_steps / len(self.streams):.2g} epochs)."
-            )
 
     def _mean_loss(self) -> float:
         num_tokens = self.progress.tokens - self.progress.tokens_at_evaluation
