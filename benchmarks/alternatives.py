@@ -48,7 +48,7 @@ from bnce.machine.devices import choose_device
 from bnce.machine.memory import release_memory
 from bnce.recipes.recipe import load_recipe
 from bnce.runs.directory import is_finished
-from bnce.training.experiment import is_settled, tidy_up
+from bnce.training.paper_tables import is_settled, tidy_up
 
 MODELS = "relu-lstm,transformer"
 RECIPES = {"transformer": "transformer"}  # of models whose recipe is not this one:

@@ -39,8 +39,7 @@ from bnce.machine.processes import World
 from bnce.machine.threads import use_threads
 from bnce.noise import make_noise, unigram
 from bnce.recipes.recipe import load_recipe
-from bnce.training.network import Network
-from bnce.training.step import NUM_EAGER_STEPS
+from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
 from bnce.version import __version__
 
 MIN_STEPS = NUM_EAGER_STEPS + 1  # the first round gets past what a step does only once
@@ -235,19 +234,13 @@ class Runner:
         noise = make_noise(config.loss.noise, weights, config.loss.noise_power).to(device)
         with torch.device(device):
             self.model = LanguageModel(config.model, config.loss, noise)
-        network, training = Network(self.model, config, device, world or World()), config.training
-        self.step = network.step
-        self.num_streams = num_streams = network.num_groups * training.batch_size
-        text = network.noise if network.noise.bent is None else unigram(weights).to(device)
+        self.step, training = TrainingStep(self.model, config, world or World(), device), config.training
+        self.num_streams = num_streams = self.step.num_groups * training.batch_size
+        text = noise if noise.bent is None else unigram(weights).to(device)
         words = text.sample((NUM_CHUNKS * training.num_steps * num_streams,)).cpu().numpy()
         streams = open_streams(words, num_streams, training.num_steps, self.model.num_context, device)
-        loss = LOSSES.find(config.loss.name)
-        if loss.merges_targets:
-            self.model.output.set_form(max_distinct_targets=streams.max_distinct_targets(network.num_groups))
-        structure = self.model.output.structure
-        if structure is not None and structure.places_CV is not None and on_gpu:
-            self.model.output.set_form(room=streams.max_places(structure.places_CV, network.num_groups))
-        self.chunks = itertools.cycle([*streams.chunks()])
+        self.step.fit_to_text(streams)
+        self.chunks, self.numbers = itertools.cycle([*streams.chunks()]), itertools.count()
         self.run(0.0)  # the first steps allocate, compile and settle
         self.peak_memory_bytes = peak_memory_bytes(device) - before_bytes if on_gpu else None
 
@@ -256,7 +249,7 @@ class Runner:
         begin = time.perf_counter()
         num_steps = 0
         while num_steps < MIN_STEPS or time.perf_counter() - begin < seconds:
-            self.step(next(self.chunks), 1.0)
+            self.step(next(self.chunks), 1.0, next(self.numbers))
             if num_steps % 10 == 0:
                 synchronize(self.device)
             num_steps += 1

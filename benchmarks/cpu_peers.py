@@ -130,8 +130,8 @@ def time_steps(corpus: Path, num_threads: int, model: str, loss: str, precision:
     from bnce.machine.threads import use_threads
     from bnce.optimisers.schedule import Schedule
     from bnce.recipes.recipe import load_recipe
-    from bnce.training.network import Network
     from bnce.training.plan import create_run
+    from bnce.training.step import TrainingStep
 
     device, opened = torch.device("cpu"), Corpus.open(corpus)
     torch.set_num_threads(num_threads)
@@ -141,16 +141,16 @@ def time_steps(corpus: Path, num_threads: int, model: str, loss: str, precision:
     torch.manual_seed(1)
     text = training_streams(config.training, opened)
     with tempfile.TemporaryDirectory() as place:
-        network_model = build_model(create_run(Path(place) / "run", config, opened, device))
-    network = Network(network_model, config, device, World())
-    streams = open_streams(text.ids, config.training.batch_size, config.training.num_steps, 0, device, network.columns)
+        network = build_model(create_run(Path(place) / "run", config, opened, device))
+    step = TrainingStep(network, config, World(), device)
+    streams = open_streams(text.ids, config.training.batch_size, config.training.num_steps, 0, device)
     schedule = Schedule(config.optimiser, len(streams))
     num_tokens, begin, used = 0, 0.0, 0.0
     for index in range(NUM_FIRST_STEPS + NUM_TIMED_STEPS):
         if index == NUM_FIRST_STEPS:
             num_tokens, begin, used = 0, time.monotonic(), time.process_time()
         chunk = streams.chunk(index)
-        network.step(chunk, schedule.factor(index))  # at full rates from the start it would diverge
+        step(chunk, schedule.factor(index), index)  # at full rates from the start it would diverge
         num_tokens += chunk.target_TB.numel()
     return num_tokens / (time.monotonic() - begin), num_tokens / (time.process_time() - used)
 

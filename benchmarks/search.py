@@ -21,7 +21,7 @@ from typing import Any
 
 from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
-from bnce.errors import NotFiniteError
+from bnce.errors import DivergedError
 from bnce.files import to_json
 from bnce.machine.devices import choose_device
 from bnce.machine.memory import release_memory
@@ -155,7 +155,7 @@ class Search:
         observer, begin = Silent(), time.monotonic()
         try:
             Trainer(create_run(path, config, self.corpus), self.corpus, self.device, observer).train()
-        except NotFiniteError as error:  # a rate that is too high
+        except DivergedError as error:  # a rate that is too high
             observer.record = {"ppl_f": None, "ppl_n": None, "seconds": 0.0, "error": str(error)}
         record = observer.record or {}
         shutil.rmtree(path, ignore_errors=True)

@@ -134,8 +134,8 @@ def happening_in_step(number: int, event: Callable[[], object]) -> Iterator[None
 
 
 def ctrl_c_after_step(number: int) -> contextlib.AbstractContextManager[None]:
-    """Press Ctrl-C during the next step, which is broken off."""
-    return happening_in_step(number + 1, lambda: signal.raise_signal(signal.SIGINT))
+    """Press Ctrl-C during a step, for whose end it waits."""
+    return happening_in_step(number, lambda: signal.raise_signal(signal.SIGINT))
 
 
 def settings(*changes: str) -> list[str]:

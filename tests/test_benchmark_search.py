@@ -17,7 +17,7 @@ from small_corpus import VOCAB_SIZE, random_ids, small_corpus, write_corpus
 
 from benchmarks import search
 from bnce import UserError
-from bnce.errors import NotFiniteError
+from bnce.errors import DivergedError
 
 SMALL = [
     "model.embedding_size=6",
@@ -126,7 +126,7 @@ def test_a_seed_that_is_tried_is_the_seed(run: Run, trained: list[Any]) -> None:
 
 def test_a_run_that_blows_up_is_a_failed_trial(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def blow_up(_: search.Trainer) -> bool:
-        raise NotFiniteError("The loss is no longer finite.")
+        raise DivergedError("The loss is no longer finite.")
 
     monkeypatch.setattr(search.Trainer, "train", blow_up)
     trials = run()

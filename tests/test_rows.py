@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bnce import rows
+from bnce import OutputLayer, clip_grad_norm_, rows
 
 V, D = 9, 3
 CLIP = torch.tensor(1.0)
@@ -70,7 +70,7 @@ def test_two_gathers_of_one_table_add_up() -> None:
     loss = rows.gather(weight_VD, torch.tensor([1, 1])).sum() + 2 * rows.gather(weight_VD, torch.tensor([1, 5])).sum()
     loss.backward()
     words_N, grad_ND = rows.merge(*rows.row_gradients(weight_VD.grad))
-    assert len(words_N) == 4
+    assert words_N.tolist() == [1, 5]
     expected = torch.zeros(V, D)
     expected[1], expected[5] = 4.0, 2.0
     assert torch.equal(torch.zeros(V, D).index_add_(0, words_N, grad_ND), expected)
@@ -90,8 +90,8 @@ def test_size_of_the_table_does_not_matter() -> None:
     assert big.grad.shape == (num_rows, 1)
     assert big.grad._nnz() == 3
     words_N, grad_ND = rows.merge(*rows.row_gradients(big.grad))
-    assert words_N.shape == (3,)
-    assert grad_ND.shape == (3, 1)
+    assert words_N.shape == (2,)
+    assert grad_ND.shape == (2, 1)
     with torch.no_grad():
         rows.sgd_(big, words_N, grad_ND, RATE, CLIP)
     assert big[3].item() == -0.5
@@ -103,7 +103,11 @@ def test_size_of_the_table_does_not_matter() -> None:
 def test_merge_adds_up_equal_words(words: list[int]) -> None:
     for shape in ((), (D,)):
         values = values_for(words, *shape)
-        unique_N, merged = rows.merge(torch.tensor(words, dtype=torch.long), values)
+        words_N = torch.tensor(words, dtype=torch.long)
+        unique_U, sum_U = rows.merge(words_N, values)
+        assert unique_U.tolist() == sorted(set(words))
+        assert torch.equal(sum_U, dense_sum(words, values)[unique_U])
+        unique_N, merged = rows.merge(words_N, values, len(words))
         assert unique_N.shape == (len(words),)
         assert merged.shape == values.shape
         num_unique = len(set(words))
@@ -113,14 +117,33 @@ def test_merge_adds_up_equal_words(words: list[int]) -> None:
         assert set(unique_N[num_unique:].tolist()) <= {max(words, default=0)}
 
 
-@pytest.mark.parametrize("words", [[], [3], [1, 1, 1], [4, 0, 4, 2, 0, 4], list(range(6)), [5, 5, 0]])
-def test_merge_to_fewer_gives_the_same_sums_without_places_left_over(words: list[int]) -> None:
-    words_N = torch.tensor(words, dtype=torch.long)
-    for values in (torch.randn(len(words), 3), torch.randn(len(words))):
-        unique_U, merged = rows.merge_to_fewer(words_N, values)
-        assert unique_U.tolist() == sorted(set(words))
-        if words:
-            assert torch.equal(merged, rows.merge(words_N, values)[1][: len(unique_U)])
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_equal_rows_of_two_bytes_do_not_stop_growing(sparse: bool, dtype: torch.dtype) -> None:
+    """The rows of a frequent word are added up in float32, and rounded once."""
+    counts = 1.0 / torch.arange(1, 1001)
+    target_TB = torch.multinomial(counts, 8000, replacement=True, generator=torch.Generator().manual_seed(1)).view(
+        20, 400
+    )
+    grads = []
+    for format_ in (torch.float32, dtype):
+        torch.manual_seed(1)
+        layer = OutputLayer(16, len(counts), counts, sparse=sparse, loss="bnce").to(format_)
+        with torch.no_grad():
+            layer.bias += 3.0  # all gradients of a word have one sign
+        layer(torch.randn(20, 400, 16).to(format_), target_TB).backward()
+        clip_grad_norm_(layer.parameters(), 1e9)
+        grads.append(layer.bias.grad.to_dense().float() if sparse else layer.bias.grad.float())
+    torch.testing.assert_close(grads[1], grads[0], rtol=0.06, atol=0.01)
+
+
+def test_equal_rows_that_are_read_alone_do_not_stop_growing() -> None:
+    table_VD = torch.zeros(V, D, dtype=torch.bfloat16, requires_grad=True)
+    for sparse in (True, False):
+        table_VD.grad = None
+        rows.gather(table_VD, torch.full((1000,), 4), sparse=sparse).sum().backward()
+        grad = rows.merge(*rows.row_gradients(table_VD.grad))[1][0] if sparse else table_VD.grad[4]
+        assert grad.tolist() == [1000.0] * D
 
 
 @given(word_lists)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from bnce.kinds.optimisers import OPTIMISERS
     from bnce.losses.output_batch import OutputBatch
     from bnce.noise import Noise
-    from bnce.optimisers.clip import clip_grad_norm_
     from bnce.optimisers.exchange import RowExchange
-    from bnce.optimisers.row_optimizers import RowwiseAdagrad, RowwiseAdam
+    from bnce.optimisers.gradients import clip_grad_norm_
+    from bnce.optimisers.rowwise import RowwiseAdagrad, RowwiseAdam
     from bnce.output_layer import OutputLayer
     from bnce.rescoring.flashlight import ctc_decoder_lm
     from bnce.rescoring.pyctcdecode import DecoderLanguageModel
@@ -88,12 +88,12 @@ _HOMES = {
     "OutputBatch": ("bnce.losses.output_batch", "layer"),
     "OutputLayer": ("bnce.output_layer", "layer"),
     "RowExchange": ("bnce.optimisers.exchange", "layer"),
-    "RowwiseAdagrad": ("bnce.optimisers.row_optimizers", "layer"),
-    "RowwiseAdam": ("bnce.optimisers.row_optimizers", "layer"),
+    "RowwiseAdagrad": ("bnce.optimisers.rowwise", "layer"),
+    "RowwiseAdam": ("bnce.optimisers.rowwise", "layer"),
     "Sampling": ("bnce.scoring.sampling", "score"),
     "Scorer": ("bnce.scoring.scorer", "score"),
     "calibrate": ("bnce.calibration.run", "train"),
-    "clip_grad_norm_": ("bnce.optimisers.clip", "layer"),
+    "clip_grad_norm_": ("bnce.optimisers.gradients", "layer"),
     "ctc_decoder_lm": ("bnce.rescoring.flashlight", "score"),
     "evaluate": ("bnce.api", "train"),
     "kenlm": ("bnce.rescoring.kenlm", "score"),

@@ -34,8 +34,9 @@ from bnce.runs.model_file import load_model
 from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, resume_config
 from bnce.runs.texts import check_corpus_is_there, check_one_text, open_corpus_of, open_part
 from bnce.text.normalise import tell_differences
-from bnce.training.observer import Observer
-from bnce.training.plan import advise_noise, check_groups, choose_recipe, create_run, find_unused
+from bnce.training.advice import advise_noise, choose_recipe, find_unused
+from bnce.training.plan import check_groups, create_run
+from bnce.training.recorder import Observer
 from bnce.training.run import Start, run_training
 
 

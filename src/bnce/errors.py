@@ -20,8 +20,8 @@ class UserError(ValueError):
     """
 
 
-class NotFiniteError(UserError):
-    """Training that blew up: a loss, gradient, model or perplexity that is no longer finite."""
+class DivergedError(UserError):
+    """Training that made a model useless: numbers that are not finite, or a perplexity worse than guessing."""
 
 
 class OutOfMemoryError(UserError):

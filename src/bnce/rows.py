@@ -18,30 +18,31 @@ from torch import Tensor
 
 def gather(table_VD: Tensor, words: Tensor, *, sparse: bool = True) -> Tensor:
     """Read rows of a table (V, …) by number; the gradient is sparse, or dense where an optimiser wants that."""
-    if sparse and table_VD.requires_grad and torch.is_grad_enabled():
-        rows: Tensor = _Gather.apply(table_VD, words)
+    # PyTorch's own dense gradient adds up in the table's format: in two bytes a frequent word's would stop growing.
+    if (sparse or table_VD.dtype.itemsize < 4) and table_VD.requires_grad and torch.is_grad_enabled():
+        rows: Tensor = _Gather.apply(table_VD, words, sparse)
         return rows
     return table_VD.index_select(0, words.reshape(-1)).reshape((*words.shape, *table_VD.shape[1:]))
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, table_VD: Tensor, words: Tensor) -> Tensor:
+    def forward(ctx: Any, table_VD: Tensor, words: Tensor, sparse: bool) -> Tensor:
         ctx.save_for_backward(words)
-        ctx.table_shape = table_VD.shape
+        ctx.table_shape, ctx.sparse = table_VD.shape, sparse
         return table_VD.index_select(0, words.reshape(-1)).reshape((*words.shape, *table_VD.shape[1:]))
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (words,) = ctx.saved_tensors
         values = grads[0].reshape(-1, *ctx.table_shape[1:])
-        return table_gradient(ctx.table_shape, words.reshape(-1), values), None
+        return table_gradient(ctx.table_shape, words.reshape(-1), values, sparse=ctx.sparse), None, None
 
 
 def table_gradient(shape: Sequence[int], words_N: Tensor, values_ND: Tensor, *, sparse: bool = True) -> Tensor:
     """Make the gradient of a table (V, …) of the gradients of rows that were read from it."""
     if not sparse:
-        return values_ND.new_zeros(shape).index_add_(0, words_N, values_ND)
+        return add_up(values_ND, words_N, shape[0]).to(values_ND.dtype)
     # The words were read with, so they are in range; checking again would make a GPU's host wait.
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
         return torch.sparse_coo_tensor(words_N.unsqueeze(0), values_ND, tuple(shape))
@@ -52,44 +53,35 @@ def row_gradients(grad: Tensor) -> tuple[Tensor, Tensor]:
     return grad._indices()[0], grad._values()
 
 
-def merge(words_N: Tensor, values_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Add up the values of equal words, in a fixed order, at a fixed shape.
+def add_up(values_ND: Tensor, place_N: Tensor, size: int) -> Tensor:
+    """Add up rows of values by their places, in float32 or wider: in two bytes a sum stops growing after 256 parts."""
+    dtype = torch.promote_types(values_ND.dtype, torch.float32)
+    total = values_ND.new_zeros((size, *values_ND.shape[1:]), dtype=dtype)
+    return total.index_add_(0, place_N, values_ND.to(dtype))
 
-    The U different words come first; the other N − U places hold the last word with zero values, which add nothing
-    wherever they are added. So no shape depends on the data, and no host has to wait for U.
+
+def merge(words_N: Tensor, values_ND: Tensor, capacity: int | None = None) -> tuple[Tensor, Tensor]:
+    """Add up the values of equal words, in their order: the different words (U,), and sums (U, …) in float32 or wider.
+
+    In text about half of the words of a chunk are different ones, and all that is done with the result costs so much
+    less. With a `capacity` K of at least U, the shape does not depend on the data, so no host has to wait for U: the
+    other K − U places hold the last word with zeros, which add nothing wherever they are added.
     """
+    word_K, place_N = number_words(words_N, capacity)
+    return word_K, add_up(values_ND, place_N, len(word_K))
+
+
+def number_words(words_N: Tensor, capacity: int | None = None) -> tuple[Tensor, Tensor]:
+    """Number the different words by size: give each number's word (U,), and each word's number (N,)."""
+    if capacity is None:
+        word_U, place_N = torch.unique(words_N, return_inverse=True)
+        return word_U, place_N
     sorted_N, order_N = torch.sort(words_N, stable=True)
-    place_N = torch.zeros_like(sorted_N)
-    torch.cumsum(sorted_N[1:] != sorted_N[:-1], 0, out=place_N[1:])
-    merged_ND = torch.zeros_like(values_ND).index_add_(0, place_N, values_ND.index_select(0, order_N))
+    nth_N = torch.zeros_like(sorted_N)
+    torch.cumsum(sorted_N[1:] != sorted_N[:-1], 0, out=nth_N[1:])
     # scatter writes equal values to equal places, so its order does not matter.
-    unique_N = sorted_N[-1:].expand_as(sorted_N).clone().scatter_(0, place_N, sorted_N)
-    return unique_N, merged_ND
-
-
-def merge_to_fewer(words_N: Tensor, values_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Add up the values of equal words as `merge` does, and give the U different words alone.
-
-    For a CPU, which knows U: in text about half of the words of a chunk are different ones, and all that is done with
-    the result costs so much less. The values are not put in order first, because `index_add_` adds in theirs.
-    """
-    sorted_N, order_N = torch.sort(words_N, stable=True)
-    is_first_N = torch.ones_like(sorted_N, dtype=torch.bool)
-    torch.ne(sorted_N[1:], sorted_N[:-1], out=is_first_N[1:])
-    unique_U = sorted_N[is_first_N]
-    place_N = torch.empty_like(order_N).scatter_(0, order_N, torch.cumsum(is_first_N, 0) - 1)
-    merged_UD = values_ND.new_zeros(len(unique_U), *values_ND.shape[1:]).index_add_(0, place_N, values_ND)
-    return unique_U, merged_UD
-
-
-def add_rows_(target_UD: Tensor, place_N: Tensor, values_ND: Tensor) -> None:
-    """Add each row of values to the target's row at its place."""
-    target_UD.index_add_(0, place_N, values_ND.to(target_UD.dtype))
-
-
-def copy_rows_(to_ND: Tensor, from_VD: Tensor, row_N: Tensor) -> None:
-    """Copy the rows with some numbers."""
-    to_ND.copy_(from_VD.index_select(0, row_N))
+    word_K = sorted_N[-1:].expand(capacity).clone().scatter_(0, nth_N, sorted_N)
+    return word_K, torch.empty_like(nth_N).scatter_(0, order_N, nth_N)
 
 
 def sgd_(table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip: Tensor) -> None:
@@ -113,10 +105,10 @@ def adagrad_(
     grad_ND = grad_ND.to(accumulator_V.dtype) * clip
     if words_N is None:
         accumulator_V.add_(mean_square(grad_ND))
-        table_VD.add_(scale_rows(grad_ND, -rate * adagrad_scale(accumulator_V, epsilon)))
+        table_VD.add_(scale_rows(grad_ND, -rate / (accumulator_V.sqrt() + epsilon)))
         return
     accumulator_V.index_add_(0, words_N, mean_square(grad_ND))
-    step_N = -rate * adagrad_scale(accumulator_V.index_select(0, words_N), epsilon)
+    step_N = -rate / (accumulator_V.index_select(0, words_N).sqrt() + epsilon)
     table_VD.index_add_(0, words_N, scale_rows(grad_ND, step_N).to(table_VD.dtype))
 
 
@@ -158,11 +150,6 @@ def adam_(
 def mean_square(grad_ND: Tensor) -> Tensor:
     """Average the squares of each row, which has any number of dimensions, or is a single number."""
     return grad_ND.square() if grad_ND.ndim == 1 else grad_ND.flatten(1).square().mean(1)
-
-
-def adagrad_scale(accumulator_N: Tensor, epsilon: float) -> Tensor:
-    """Turn accumulated squares into the factor a gradient is multiplied by."""
-    return accumulator_N.sqrt().add_(epsilon).reciprocal_()
 
 
 def scale_rows(grad_ND: Tensor, factor_N: Tensor) -> Tensor:

@@ -285,19 +285,32 @@ class TestRefusals:
     def test_a_loss_that_is_no_number(self, bnce: Command, corpus: Path, place: Path) -> None:
         changes = ["optimiser.name=sgd", "optimiser.learning_rate=1e38", "optimiser.clip_norm=1e6"]
         outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings(*changes))
-        assert outcome.status == 2
+        assert outcome.status == 1
         assert outcome.stdout == ""
         assert "Traceback" not in outcome.stderr
         assert re.fullmatch(
             r"bnce: The (loss|gradient|model) is no longer finite at step \d+ \(learning rate .*\): there is no "
-            r"checkpoint yet\. Start it again with lower rates:  bnce train --out .* --resume --set .*=5e\+37",
+            r"checkpoint yet\. Start it again with lower rates:  bnce train --out .* --resume --set .*=1e\+37",
             outcome.stderr.splitlines()[-1],
         )
+
+    def test_a_model_worse_than_guessing(self, bnce: Command, corpus: Path, place: Path) -> None:
+        """Its numbers are finite, and mean nothing: no figures of it, and the rates are told to be much lower."""
+        rates = ["optimiser.learning_rate=10", "optimiser.body_learning_rate=10", "optimiser.clip_norm=1e6"]
+        changes = [*rates, "optimiser.name=rowwise-adam", "optimiser.schedule=halve"]
+        outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings(*changes))
+        assert outcome.status == 1
+        assert outcome.stdout == ""
+        told = outcome.stderr.splitlines()[-1]
+        assert told.startswith("bnce: Training has diverged, with a validation PPLf of ")
+        assert "=1 --set optimiser.body_learning_rate=1" in told
+        assert json.loads((place / "run" / "summary.json").read_text())["status"] == "diverged"
+        assert max(map(len, outcome.stderr.split())) < 200
 
     def test_a_penalty_that_is_too_high_is_named(self, bnce: Command, corpus: Path, place: Path) -> None:
         options = ["--corpus", corpus, "--out", place / "run", "--loss", "chunk-softmax"]
         outcome = bnce("train", "wiki", *options, *settings("loss.penalty=1e38"))
-        assert outcome.status == 2
+        assert outcome.status == 1
         assert "; loss.penalty is 1e+38, usually 0.1, and a new run may need a lower one): there" in outcome.stderr
 
     def test_what_is_said_after_a_loss_that_is_no_number_works(
@@ -312,7 +325,7 @@ class TestRefusals:
         with monkeypatch.context() as patched:
             patched.setattr(package.OutputLayer, "loss_sum", loss_sum)
             outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings())
-        assert outcome.status == 2
+        assert outcome.status == 1
         assert "state-000000000040.safetensors'. Continue from it with lower rates:  bnce train " in outcome.stderr
         said = shlex.split(outcome.stderr.splitlines()[-1].rpartition(":  bnce ")[2])
         record = bnce(*said, "--json").json

@@ -16,8 +16,8 @@ from bnce.corpus.streams import PrefetchedStreams, Streams, open_streams
 from bnce.kernels import persistent_recurrence as persistent
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
+from bnce.machine.processes import World
 from bnce.noise import make_noise
-from bnce.optimisers import build_optimiser
 from bnce.recipes.recipe import load_recipe
 from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
 
@@ -68,23 +68,19 @@ class Training:
         dropout = ["model.dropout=0.1"] if deterministic else []
         if model == "transformer":
             sizes.append("model.num_layers=2")
-        config = load_recipe(
-            "demo", model=model, loss=loss, settings=[f"optimiser.name={optimiser}", *sizes, *rates, *dropout]
-        )
+        training = [f"training.batch_size={B}", f"training.num_steps={T}", f"training.precision={precision}"]
+        training += [f"training.deterministic={str(deterministic).lower()}", "optimiser.gradient=tokens"]
+        settings = [f"optimiser.name={optimiser}", *sizes, *rates, *dropout, *training]
+        config = load_recipe("demo", model=model, loss=loss, settings=settings)
         ids = markov_text()
         torch.manual_seed(1)
         noise = make_noise("unigram", np.bincount(ids, minlength=V))
-        self.model = LanguageModel(config.model, config.loss, noise).to(device)
+        self.step = TrainingStep(LanguageModel(config.model, config.loss, noise), config, World(), device)
+        self.model, self.optimiser = self.step.model, self.step.optimiser
         self.start = self.parameters()
-        self.optimiser = build_optimiser(self.model, config.optimiser, deterministic=deterministic)
-        self.step = TrainingStep(self.model, self.optimiser, B, T, gradient="tokens", precision=precision)
         self.streams = open_streams(ids, B, T, self.model.num_context, device)
         self.resets = Resets(self.streams, reset_rate, seed=1) if reset_rate else None
-        structure = self.model.output.structure
-        if structure is not None and structure.places_CV is not None:
-            self.model.output.set_form(room=self.streams.max_places(structure.places_CV))
-        if loss == "chunk-bnce":
-            self.model.output.set_form(max_distinct_targets=self.streams.max_distinct_targets())
+        self.step.fit_to_text(self.streams)
         self.num_steps = 0
 
     def parameters(self) -> dict[str, Tensor]:
@@ -98,7 +94,7 @@ class Training:
             chunk = self.streams.chunk(index)
             if self.resets is not None:
                 chunk = self.resets.choose(chunk, index, self.num_steps // len(self.streams))
-            self.step(chunk, 1.0)
+            self.step(chunk, 1.0, self.num_steps)
             self.num_steps += 1
         return float(self.step.loss_total) / (self.num_steps * B * T)
 

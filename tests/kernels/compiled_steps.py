@@ -21,11 +21,11 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from bnce import LOSSES, Noise, OutputLayer, kernels
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig
+from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.streams import Chunk
-from bnce.kernels import chunk_nce, chunk_softmax, log_normaliser, rows, target_scores, targets, working_rows
+from bnce.kernels import chunk_nce, chunk_softmax, log_normaliser, target_scores, targets
 from bnce.language_model import LanguageModel
-from bnce.optimisers import build_optimiser
+from bnce.machine.processes import World
 from bnce.recipes.recipe import load_recipe
 from bnce.training.step import TrainingStep
 
@@ -65,14 +65,14 @@ def train(
     output = network.output
     if output.structure is not None and output.structure.places_CV is not None:
         output.set_form(room=[num_streams * num_steps] * len(output.structure.places_CV))
-    step = TrainingStep(
-        network, build_optimiser(network, optimiser), num_streams, num_steps, gradient="tokens", precision=precision
-    )
+    training = TrainingConfig(batch_size=num_streams, num_steps=num_steps, precision=precision)
+    config = RunConfig(model=model, loss=loss, optimiser=optimiser, training=training)
+    step = TrainingStep(network, config, World(), torch.device("cpu"))
     words = torch.randint(V, (num_steps + network.num_context, num_streams))
     for max_distinct in (None, V) if LOSSES.find(loss.name).whole_chunk else (None,):
         output.set_form(max_distinct_targets=max_distinct)
         for reset in (None, words == 1) if model.name in ("lstm", "rnn") else (None,):
-            step(Chunk(words, words[network.num_context :], reset), 1.0)
+            step(Chunk(words, words[network.num_context :], reset), 1.0, 0)
 
 
 def steps_of_recipes() -> None:
@@ -116,11 +116,8 @@ def what_only_a_gpu_does(sizes: Sequence[int] = (20, 400, 600)) -> None:
         chunk_softmax.loss_and_gradient_(torch.randn(B, B, dtype=dtype), *by_position, 0.1)
     for D in sizes:
         for dtype in (torch.float32, torch.bfloat16):
-            rows_VD, rows_ND = torch.randn(V, D, dtype=dtype), torch.randn(B, D, dtype=dtype)
+            rows_ND = torch.randn(B, D, dtype=dtype)
             target_scores.score_targets(rows_ND, torch.randn(V, D), bias_V, words_N)
-            rows.copy_rows_(rows_ND, rows_VD, words_N)
-            rows.add_rows_(torch.zeros(V, D), words_N, rows_ND)
-    working_rows.number(words_N, V, V, torch.zeros((), dtype=torch.int64))
 
 
 def started_kernels() -> list[str]:

@@ -17,7 +17,7 @@ from bnce import kernels
 from bnce.losses.chunk_nce import loss_and_gradient_
 
 ALWAYS = {"adam", "batch_nce", "chunk_nce", "chunk_softmax", "clip", "merged_chunk_nce", "rows", "sampled_softmax"}
-ALWAYS |= {"targets", "working_rows"}
+ALWAYS |= {"targets"}
 NAMES = sorted(ALWAYS | {"dense", "log_normaliser", "recurrence", "softmax", "target_scores"})
 
 

@@ -76,7 +76,7 @@ class Sign(Optimiser):
     def _step(self, gradients, clip):
         global num_steps
         num_steps += 1
-        for name, (words_N, grad_ND) in gradients.touched.items():
+        for name, (words_N, grad_ND) in gradients.rows.items():
             self.tables[name].index_add_(0, words_N, -0.1 * self.rate * grad_ND.sign())
         for name, grad_VD in gradients.dense.items():
             self.tables[name].sub_(0.1 * self.rate * grad_VD.sign())

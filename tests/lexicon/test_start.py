@@ -80,7 +80,7 @@ def test_adapting_beats_training_from_scratch(general: RunDirectory, little: Cor
 
 
 def test_a_model_that_gets_no_better_is_kept(general: RunDirectory, little: Corpus, tmp_path: Path) -> None:
-    sections = {"training": {"epochs": 1}, "optimiser": {"learning_rate": 5.0, "body_learning_rate": 5.0}}
+    sections = {"training": {"epochs": 1}, "optimiser": {"learning_rate": 0.5, "body_learning_rate": 0.5}}
     config = RunConfig(**{**vars(small_config(little, **sections)), "init": str(general.path)})
     run = create_run(tmp_path / "run", config, little)
     start = start_from(general, little.vocabulary, run.target_counts, "bnce")

@@ -11,7 +11,7 @@ from bnce import OPTIMISERS
 from bnce.config import OptimiserConfig
 from bnce.language_model import LanguageModel
 from bnce.optimisers import Optimiser, build_optimiser
-from tests.optimisers.tiny import V, build, compute_gradients
+from tests.optimisers.tiny import V, build, compute_gradients, step
 
 
 def test_norm_without_merging_would_be_another() -> None:
@@ -23,7 +23,7 @@ def test_norm_without_merging_would_be_another() -> None:
             for parameter in model.parameters()
         ]
     )
-    norm = build_optimiser(model, OptimiserConfig()).collect().norm
+    norm = step(build_optimiser(model, OptimiserConfig())).norm
     assert abs(torch.linalg.vector_norm(unmerged).item() / norm.item() - 1) > 0.01
 
 
@@ -33,7 +33,7 @@ def test_rows_not_read_are_left_to_the_bit() -> None:
         before = copy.deepcopy(model)
         optimiser = build_optimiser(model, OptimiserConfig(name))
         compute_gradients(model, 0)
-        optimiser.apply(optimiser.collect())
+        step(optimiser)
         for table, old in zip(model.tables().values(), before.tables().values(), strict=True):
             assert torch.equal(table[V // 2 :], old[V // 2 :]), "these words do not occur"
             assert not torch.equal(table[: V // 2], old[: V // 2])
@@ -45,9 +45,9 @@ def test_state_comes_back_to_the_bit(name: str) -> None:
     optimiser = build_optimiser(model, OptimiserConfig(name))
 
     def train(network: LanguageModel, with_optimiser: Optimiser, steps: range) -> None:
-        for step in steps:
-            compute_gradients(network, step)
-            with_optimiser.apply(with_optimiser.collect())
+        for number in steps:
+            compute_gradients(network, number)
+            step(with_optimiser)
 
     train(model, optimiser, range(3))
     twin = copy.deepcopy(model)
@@ -67,7 +67,7 @@ def test_state_names_everything_a_step_depends_on(name: str, kept: list[str]) ->
     model = build()
     optimiser = build_optimiser(model, OptimiserConfig(name))
     compute_gradients(model, 0)
-    optimiser.apply(optimiser.collect())
+    step(optimiser)
     expected = {f"{part}.{table}" for part in kept for table in model.tables()}
     expected |= {"body.mean", "body.square", "body.count"}
     assert set(optimiser.state_tensors()) == expected

@@ -12,6 +12,7 @@ from bnce import noise
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.language_model import LanguageModel
 from bnce.optimisers import build_optimiser
+from tests.optimisers import tiny
 from tests.optimisers.tiny import EPS, V, build, compute_gradients, dense_gradients
 
 
@@ -48,7 +49,7 @@ def test_tables_step_by_row_and_the_body_by_adam(name: str, loss: str, clip_norm
         num_rests += int((model.embedding.grad.to_dense() == 0).all(1)[: V // 2].sum())
         grads = {name: grad.double() for name, grad in dense_gradients(model).items()}
         optimiser.set_factor(factor)
-        optimiser.apply(optimiser.collect())
+        tiny.step(optimiser)
 
         norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
         clip = min(1.0, clip_norm / (norm.item() + 1e-6))
@@ -84,6 +85,6 @@ def test_initial_accumulator_keeps_a_rows_first_step_small() -> None:
         word_TB = torch.ones(2, 3, dtype=torch.int64)
         loss_sum, _ = model.loss_sum(word_TB, 2 * word_TB, model.initial_state(3))
         loss_sum.backward()
-        optimiser.apply(optimiser.collect())
+        tiny.step(optimiser)
         steps.append(float((model.embedding.detach() - before).norm()))
     assert 0 < steps[1] < 0.5 * steps[0]

@@ -69,7 +69,7 @@ def test_cosine_falls_slowly_at_both_ends(factors: Factors) -> None:
 
 
 def test_linear_warms_up(factors: Factors) -> None:
-    found = factors({"warmup_steps": 4}, {"epochs": 10, **EVERY_STEP}, stop_after=6)
+    found = factors({"warmup_steps": 4}, {"epochs": 10, **EVERY_STEP}, stop_after=7)
     assert found == pytest.approx([0.25 * 1.0, 0.5 * 0.99, 0.75 * 0.98, 0.97, 0.96, 0.95])
 
 

@@ -8,6 +8,8 @@ from torch import Tensor
 from bnce import noise
 from bnce.config import LossConfig, ModelConfig
 from bnce.language_model import LanguageModel
+from bnce.optimisers import Optimiser
+from bnce.optimisers.gradients import Gradients
 
 V, B, T = 17, 4, 5
 EPS = torch.finfo(torch.float32).eps
@@ -33,6 +35,13 @@ def compute_gradients(model: LanguageModel, step: int, num_words: int = V // 2) 
     target_TB = torch.randint(num_words, (T, B), generator=generator).to(device)
     loss, _ = model.loss_sum(input_LB, target_TB, model.initial_state(B))
     (loss / B).backward()
+
+
+def step(optimiser: Optimiser) -> Gradients:
+    """Step against the gradients at hand, and give them."""
+    gradients = optimiser.reduce([optimiser.take()])
+    optimiser.apply(gradients)
+    return gradients
 
 
 def dense_gradients(model: LanguageModel) -> dict[str, Tensor]:

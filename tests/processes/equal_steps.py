@@ -1,7 +1,8 @@
-"""Some steps of training in several processes: what they end with, and what was sent."""
+"""Some steps of training in several processes, and what each of them ends with."""
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import torch
@@ -11,12 +12,10 @@ from small_corpus import END
 from torch import Tensor
 
 from bnce import LOSSES, noise
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig
+from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.streams import Chunk
 from bnce.language_model import LanguageModel
 from bnce.machine.processes import World
-from bnce.optimisers import build_optimiser
-from bnce.processes.working_tables import WorkingTables
 from bnce.training.step import TrainingStep
 
 V, B, T, G = 60, 4, 5, 4
@@ -58,41 +57,34 @@ def train(
     num_layers: int = 1,
     replacement: bool = True,
     resets: bool = False,
+    dtype: torch.dtype = torch.float64,
 ) -> dict[str, Tensor]:
     """Train as one of the processes, in float64 on a CPU and in float32 on a GPU; give what all of them keep."""
     torch.manual_seed(7)
     num_noise = 6 if LOSSES.find(loss).draws == "must" else 0
-    model = LanguageModel(
-        ModelConfig(
-            name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=num_layers, dropout=dropout
-        ),
-        LossConfig(name=loss, num_noise=num_noise, replacement=replacement),
-        noise.unigram(counts()),
-    ).to(device, torch.float64 if device == "cpu" else torch.float32)
-    num_groups = G // world.size
-    tables = WorkingTables(model, world, num_groups=num_groups, chunk_shape=(T, B), in_order=in_order, seed=3)
     # Row-wise Adam takes steps of its rate whatever the gradient: at 0.3 words would jump, and rounding errors grow.
     rate = 0.01 if optimiser == "rowwise-adam" else 0.3
-    config = OptimiserConfig(name=optimiser, learning_rate=rate, body_learning_rate=0.01, clip_norm=clip_norm)
-    stepper = build_optimiser(model, config, tables=tables)
-    step = TrainingStep(model, stepper, B, T, gradient="tokens", precision="float32", tables=tables, total_groups=G)
+    config = RunConfig(
+        model=ModelConfig(
+            name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=num_layers, dropout=dropout
+        ),
+        loss=LossConfig(name=loss, num_noise=num_noise, replacement=replacement),
+        optimiser=OptimiserConfig(
+            name=optimiser, learning_rate=rate, body_learning_rate=0.01, clip_norm=clip_norm, gradient="tokens"
+        ),
+        training=TrainingConfig(
+            batch_size=B, num_steps=T, groups=G, seed=3, precision="float32", deterministic=in_order
+        ),
+    )
+    model = LanguageModel(config.model, config.loss, noise.unigram(counts()))
+    model.to(dtype if device == "cpu" else torch.float32)
+    step = TrainingStep(model, config, world, torch.device(device))
     for number in range(num_steps):
         whole = with_resets(chunk_of(number)) if resets else chunk_of(number)
-        step(whole.divide(world.size)[world.rank], 1.0, number=number)
+        step(whole.divide(world.size)[world.rank], 1.0, number)
         assert step.starts_up or (step._graph is not None) == (device != "cpu" and world.can_be_captured)
-        assert int(tables.traffic.most_rows) <= tables.traffic.num_rows
-    return result_of(tables, stepper.body.flat, step, world)
-
-
-def result_of(tables: WorkingTables, body: Tensor, step: TrainingStep, world: World) -> dict[str, Tensor]:
-    """Give the tables, and the rest, as every process has them after gathering."""
-    found = {name: table.detach().clone() for name, table in tables.kept.items()}
-    found["body"] = body.detach().clone()
-    found["loss"] = world.sum_(step.loss_total.clone(), "test")
-    found["norm"] = step.norm.clone()
-    for place, part in enumerate(step.state):
-        found[f"state {place}"] = torch.cat(list(world.gather(part.contiguous(), "test")), 1)
-    return found
+    tables = {name: table.detach().clone() for name, table in model.tables().items()}
+    return {**tables, "body": step.optimiser.body.flat.clone(), "norm": step.norm.clone(), **step.tensors()}
 
 
 def _run(rank: int, size: int, directory: str, cases: list[dict], backend: str) -> None:
@@ -100,16 +92,20 @@ def _run(rank: int, size: int, directory: str, cases: list[dict], backend: str) 
     dist.init_process_group(backend, init_method=f"file://{directory}/meeting", rank=rank, world_size=size)
     for number, case in enumerate(cases):
         world = World(rank, size, torch.device("cuda" if backend == "nccl" else "cpu"), is_alone=False)
-        found = train(world, **case)
-        if rank == 0:
-            torch.save(found, f"{directory}/{size}-{number}.pt")
+        torch.save(train(world, **case), f"{directory}/{number}-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
 def in_processes(size: int, directory: str, cases: list[dict], backend: str = "gloo") -> list[dict[str, Tensor]]:
-    """Train all cases in so many processes."""
+    """Train all cases in so many processes, whose copies must be equal to the last bit."""
     # A process that has used a GPU cannot be forked.
     method = "spawn" if torch.cuda.is_available() else "fork"
     mp.start_processes(_run, args=(size, directory, cases, backend), nprocs=size, start_method=method)
-    return [torch.load(f"{directory}/{size}-{number}.pt", map_location="cpu") for number in range(len(cases))]
+    found = []
+    for number in range(len(cases)):
+        first, *others = (torch.load(f"{directory}/{number}-{rank}.pt", map_location="cpu") for rank in range(size))
+        for other, (name, tensor) in itertools.product(others, first.items()):
+            assert torch.equal(other[name], tensor), f"{name} of two processes differs after {cases[number]}"
+        found.append(first)
+    return found

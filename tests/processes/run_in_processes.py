@@ -15,11 +15,11 @@ import torch.multiprocessing as mp
 from bnce import Corpus
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.machine.processes import ProcessLostError, World
-from bnce.processes.traffic import Traffic
+from bnce.optimisers import Optimiser
 from bnce.runs.directory import RunDirectory
-from bnce.training.checkpoints import Checkpoints
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
+from bnce.training.trainer import Trainer
 
 G = 12
 
@@ -92,7 +92,7 @@ def train(
 
 def _arm(die: str) -> None:
     """Have this process killed in a step after some, or when it saves for the second time."""
-    owner, name, at = (Traffic, "send_back", 8) if die == "step" else (Checkpoints, "save", 2)
+    owner, name, at = (Optimiser, "reduce", 8) if die == "step" else (Trainer, "save", 2)
     plain, calls = getattr(owner, name), itertools.count(1)
 
     def kill_self(*arguments: Any) -> Any:

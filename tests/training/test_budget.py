@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from run_files import metrics_of, summary_of
-from small_corpus import Watcher
 from small_training import resume_small, train_small
 
 from bnce import Corpus
@@ -36,9 +35,9 @@ def _a_second_for_every_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_a_second_for_every_step")
 def test_a_run_ends_when_its_budget_is_used(tmp_path: Path, corpus: Corpus) -> None:
-    watcher, run = Watcher(), tmp_path / "run"
+    run = tmp_path / "run"
     training = {"budget": "80 s", "epochs": 1, "evaluations_per_epoch": 5}
-    summary = train_small(run, corpus, observer=watcher, training=training)
+    summary = train_small(run, corpus, training=training)
     assert (summary["status"], summary["step"]) == ("finished", 80)
     assert summary["epochs"] == pytest.approx(80 / STEPS_AN_EPOCH)
     records = metrics_of(run)
@@ -47,8 +46,6 @@ def test_a_run_ends_when_its_budget_is_used(tmp_path: Path, corpus: Corpus) -> N
     assert factors == sorted(factors, reverse=True)
     assert factors[3] == pytest.approx(0.5, abs=0.03), "half of the time, half of the rate"
     assert FLOOR <= factors[-1] < 0.03, "the schedule ends with the budget"
-    (told,) = [sentence for sentence in watcher.sentences if "training.budget" in sentence]
-    assert told.startswith("At this speed, training.budget=80 s is enough for about")
 
 
 @pytest.mark.usefixtures("_a_second_for_every_step")

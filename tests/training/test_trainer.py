@@ -20,19 +20,18 @@ from torch import Tensor
 from bnce import Corpus, UserError
 from bnce.corpus.resets import Resets
 from bnce.corpus.streams import Chunk, Streams
+from bnce.errors import DivergedError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
 from bnce.machine.processes import World
-from bnce.optimisers import build_optimiser
-from bnce.optimisers.clip import Gradients
+from bnce.optimisers.gradients import Gradients
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import save_weights
-from bnce.training import checkpoints
-from bnce.training import clock as training_clock
+from bnce.training import progress as progress_module
 from bnce.training import trainer as trainer_module
-from bnce.training.budget import Budget
+from bnce.training.progress import Progress
 from bnce.training.step import TrainingStep
 from bnce.training.trainer import Trainer
 
@@ -95,11 +94,16 @@ def assert_all_finite(path: Path, kind: str) -> None:
 class TestOneStep:
     @staticmethod
     def gradients(chunk: Chunk, gradient: str) -> Gradients:
-        model, seen = small_model("ffnn", loss="softmax"), []
-        optimiser = build_optimiser(model, small_config().optimiser)
-        optimiser.apply = seen.append  # type: ignore[method-assign]
-        TrainingStep(model, optimiser, 4, 6, gradient=gradient, precision="float32")(chunk, 1.0)
+        step, seen = TestOneStep.step(gradient), []
+        step.optimiser.apply = seen.append  # type: ignore[method-assign]
+        step(chunk, 1.0, 0)
         return seen[0]
+
+    @staticmethod
+    def step(gradient: str) -> TrainingStep:
+        training = {"batch_size": 4, "num_steps": 6, "precision": "float32"}
+        config = small_config(optimiser={"gradient": gradient}, training=training)
+        return TrainingStep(small_model("ffnn", loss="softmax"), config, World(), CPU)
 
     def test_streams_average_over_streams_and_sum_over_time(self) -> None:
         model = small_model("ffnn", loss="softmax")
@@ -119,10 +123,9 @@ class TestOneStep:
     def test_the_loss_is_a_sum_over_tokens(self) -> None:
         model = small_model("ffnn", loss="softmax")
         chunk = Streams(random_ids(24), batch_size=4, num_steps=6, num_context=model.num_context).chunk(0)
-        optimiser = build_optimiser(model, small_config().optimiser)
-        optimiser.apply = lambda gradients: None  # type: ignore[method-assign]
-        step = TrainingStep(model, optimiser, 4, 6, gradient="tokens", precision="float32")
-        step(chunk, 1.0)
+        step = self.step("tokens")
+        step.optimiser.apply = lambda gradients: None  # type: ignore[method-assign]
+        step(chunk, 1.0, 0)
         with torch.no_grad():
             hidden_TBD, _ = model(chunk.input_LB, ())
             log_probs = model.output.log_probs(hidden_TBD, chunk.target_TB)
@@ -380,7 +383,7 @@ class TestClock:
     @pytest.fixture
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         clock = SimpleNamespace(now=100.0)
-        for module in (trainer_module, training_clock):
+        for module in (trainer_module, progress_module):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
         call = TrainingStep.__call__
@@ -404,7 +407,7 @@ class TestClock:
         records = read_metrics(trainer.run.path).records
         assert [record["seconds"] for record in records] == [50.0, 100.0]
         assert [record["words_per_second"] for record in records] == [40.0, 40.0]
-        assert trainer.clock.seconds == 100.0
+        assert trainer.progress.seconds == 100.0
 
     def test_the_time_left_counts_every_evaluation(self, make_trainer: MakeTrainer, clock: SimpleNamespace) -> None:
         trainer = make_trainer(training={"max_test_tokens": 100})
@@ -423,10 +426,10 @@ class TestClock:
         monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
         assert trainer.train()
         records = read_metrics(trainer.run.path).records
-        assert (trainer.clock.startup_seconds, trainer.clock.seconds) == (3.0, 97.0)
+        assert (trainer.progress.startup_seconds, trainer.progress.seconds) == (3.0, 97.0)
         assert [record["seconds"] for record in records] == [47.0, 97.0]
         # Neither its seconds nor its words count, in the run and since an evaluation.
-        assert trainer.clock.words_per_second == 40.0
+        assert trainer.progress.words_per_second == 40.0
         assert [record["words_per_second"] for record in records] == [40.0, 40.0]
         assert trainer.progress.tokens == 100 * 40
 
@@ -441,13 +444,13 @@ class TestClock:
         self, make_trainer: MakeTrainer, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         saved = []
-        save_state = checkpoints.save_state
+        save_state = trainer_module.save_state
 
         def spy(directory: Path, step: int, *arguments: Any) -> Path:
             saved.append(step)
             return save_state(directory, step, *arguments)
 
-        monkeypatch.setattr(checkpoints, "save_state", spy)
+        monkeypatch.setattr(trainer_module, "save_state", spy)
         trainer = make_trainer(training={"checkpoint_seconds": 20.0})
         assert trainer.train()
         # After an evaluation, which saves, the twenty seconds begin anew.
@@ -541,6 +544,31 @@ class TestNotFinite:
             trainer.train()
         assert [record["step"] for record in read_metrics(trainer.run.path).records] == [50]
 
+    def test_a_perplexity_worse_than_guessing_stops_the_run(
+        self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script_perplexities(monkeypatch, [7.0, 1e235])
+        trainer = make_trainer(optimiser={"schedule": "halve"})
+        with pytest.raises(DivergedError) as caught:
+            trainer.train()
+        state = trainer.run.path / "state-000000000050.safetensors"
+        assert str(caught.value) == (
+            "Training has diverged, with a validation PPLf of 1e+235 where guessing has 30, at step 100 (learning rate "
+            f"0.1): the last good checkpoint is '{state}'. Continue from it with lower rates:  bnce train --out "
+            f"{trainer.run.path} --resume --set optimiser.learning_rate=0.05 --set optimiser.body_learning_rate=0.002"
+        )
+        assert state_files(trainer.run.path) == [state], "the one of step 100 is none to go on from"
+        assert [record["step"] for record in read_metrics(trainer.run.path).records] == [50]
+
+    def test_a_model_from_another_run_may_begin_worse_than_guessing(
+        self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script_perplexities(monkeypatch, [500.0, 90.0, 20.0])
+        trainer = make_trainer()
+        trainer.progress.evaluated_step = -1
+        assert trainer.train()
+        assert [record["step"] for record in read_metrics(trainer.run.path).records] == [0, 50, 100]
+
 
 @pytest.mark.parametrize(("batch_size", "is_told"), [(65, True), (64, False)])
 def test_few_steps_of_a_large_batch_are_told(
@@ -578,13 +606,13 @@ def test_resets_are_those_of_the_epoch_and_the_chunk(
         assert chunk.reset_LB is not None
         assert torch.equal(chunk.reset_LB, expected)
     assert len(seen) == 2 * STEPS_AN_EPOCH
-    with_resets = trainer.network.weights()["embedding"]
+    with_resets = trainer.model.embedding.detach().clone()
 
     seen.clear()
     trainer = make_trainer()
     trainer.train()
     assert all(chunk.reset_LB is None for chunk in seen), "without them nothing is computed"
-    assert not torch.equal(trainer.network.weights()["embedding"], with_resets)
+    assert not torch.equal(trainer.model.embedding.detach().clone(), with_resets)
 
 
 def test_a_wish_to_stop_at_the_last_step_is_the_end(make_trainer: MakeTrainer) -> None:
@@ -601,12 +629,12 @@ def test_the_peak_of_memory_is_the_runs_own(make_trainer: MakeTrainer, monkeypat
 
 def test_the_time_of_a_budget_is_counted_by_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = itertools.count()
-    monkeypatch.setattr("bnce.training.budget.time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     other = World()
     monkeypatch.setattr(other, "share", lambda value: 7.0)
-    counted = Budget(10.0, other)
-    counted.start(0.0)
-    counted.use()
-    assert counted.used_seconds == 7.0
-    assert counted.total_steps(70, unmeasured=5) == 100
-    assert Budget(10.0, other).total_steps(0, unmeasured=5) == 5
+    progress = Progress(step=70)
+    progress.use_budget(other)
+    progress.use_budget(other)
+    assert progress.budget_used_seconds == 7.0
+    assert progress.steps_in_budget(10.0, unmeasured=5) == 100
+    assert Progress().steps_in_budget(10.0, unmeasured=5) == 5

@@ -23,7 +23,7 @@ from bnce.machine.signals import Stopped
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
-    from bnce.training.experiment import Outcome, PlannedRow
+    from bnce.training.paper_tables import Outcome, PlannedRow
 
 # Those of the paper's tables, and ours beside them.
 TABLE_MODELS = tuple(body.name for body in BODIES if body.tables)
@@ -99,11 +99,13 @@ def experiment(
       bnce experiment ltcb --corpus corpora/wiki --recipe ltcb \\
           --rows rnn,relu-lstm --out experiments/sgd
     """
+    from bnce.corpus.manifest import SPLITS
     from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device
     from bnce.recipes.recipe import load_recipe
     from bnce.runs.directory import is_finished
-    from bnce.training.experiment import RECIPES, check_texts, find_outcome, table_rows, train_rows
+    from bnce.runs.resuming import check_same_texts
+    from bnce.training.paper_tables import RECIPES, find_outcome, table_rows, train_rows
 
     every, out = table_rows(table), out or Path(table)
     wanted = _chosen(every, rows)
@@ -121,17 +123,16 @@ def experiment(
 
     warn_of_unused(settings, [row.model for row in wanted])
     opened = open_corpus(make_config(wanted[0]).corpus)
-    check_texts([out / row.name for row in every], opened)  # also of those that are not trained now: the report has all
-    failed: dict[str, str] = {}
+    for row in every:  # also of those that are not trained now: the report has all
+        check_same_texts(out / row.name, opened, SPLITS)
     try:
-        train_rows(
+        outcome = train_rows(
             wanted,
             out,
             make_config,
             opened,
             chosen,
             functools.partial(shown_training, opened),
-            failed.__setitem__,
             command=shlex.join(["bnce", *sys.argv[1:]]),
             keep_models=keep_models,
         )
@@ -139,7 +140,6 @@ def experiment(
         # The report, with its plots, would take longer than somebody who stops a command wants to wait.
         _tell(find_outcome(wanted, out), as_json)
         raise typer.Exit(stop.status) from None
-    outcome = find_outcome(wanted, out, failed)
     _report(every, out, outcome, as_json)
     if table == "demo" and is_finished(out / WRITER) and not as_json:
         _print_sentences(out / WRITER, device)

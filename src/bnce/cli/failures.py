@@ -9,10 +9,11 @@ import sys
 import traceback
 
 from bnce.cli.streams import STANDARD_OUTPUT, drop_stdout
-from bnce.errors import UserError, full_memory
+from bnce.errors import DivergedError, UserError, full_memory
 
 BAD_INPUT = 2  # also what the machine cannot do, such as writing to a full disk
 UNEXPECTED = 1
+DIVERGED = 1  # the input was good, and what came of it is not
 DEBUG = "BNCE_DEBUG"
 
 _ADVICE = {
@@ -49,7 +50,7 @@ def fail(error: Exception) -> int:
     sentence = explain(error)
     if sentence is not None:
         sys.stderr.write(f"bnce: {_one_line(sentence)}\n")
-        return BAD_INPUT
+        return DIVERGED if isinstance(error, DivergedError) else BAD_INPUT
     text = _one_line(_first_line(str(error)))
     name = type(error).__name__ + (f" ({text})" if text else "")
     sys.stderr.write(

@@ -99,7 +99,7 @@ def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
 
 def warn_of_unused(settings: Sequence[str] | None, models: Iterable[str]) -> None:
     """Say which settings change nothing, because no model that is asked for has a use for them."""
-    from bnce.training.plan import find_unused
+    from bnce.training.advice import find_unused
 
     if (told := find_unused(settings or [], models)) is not None:
         stderr.print(told)

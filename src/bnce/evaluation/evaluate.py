@@ -175,7 +175,7 @@ def _score(
     found = torch.cat(target_scores), torch.cat(normalisers), torch.cat(targets), torch.cat(positions)
     if world.size == 1:
         return found
-    score_N, normaliser_N, target_N, position_N = (torch.cat(world.gather_uneven(part, "scores")) for part in found)
+    score_N, normaliser_N, target_N, position_N = (torch.cat(world.gather_uneven(part)) for part in found)
     order_N = torch.argsort(position_N)
     return score_N[order_N], normaliser_N[order_N], target_N[order_N], position_N[order_N]
 

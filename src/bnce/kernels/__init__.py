@@ -149,7 +149,6 @@ def _import_all() -> None:
         softmax,
         target_scores,
         targets,
-        working_rows,
     )
 
     _MODULES.update(locals())

@@ -15,7 +15,6 @@ import datetime
 import os
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -49,6 +48,7 @@ class World:
         device: torch.device | None = None,
         *,
         is_alone: bool | None = None,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
         """What is sent goes by way of `device`: NCCL sends from GPUs alone, gloo from CPUs alone.
 
@@ -56,7 +56,7 @@ class World:
         """
         self.rank, self.size, self.device = rank, size, device or torch.device("cpu")
         self.is_alone = size == 1 if is_alone is None else is_alone
-        self.bytes_sent: Counter[str] = Counter()  # by what was sent; those of collectives as a ring sends them
+        self.group = group  # None: all processes
 
     @property
     def is_first(self) -> bool:
@@ -68,40 +68,39 @@ class World:
         """Whether a CUDA graph may have exchanges in it: NCCL's, which run on the GPU."""
         return self.is_alone or self.device.type == "cuda"
 
-    def sum_(self, tensor: Tensor, what: str) -> Tensor:
+    def sum_(self, tensor: Tensor) -> Tensor:
         """Add up a tensor over all processes, in place."""
         if self.is_alone:
             return tensor
-        self.bytes_sent[what] += 2 * tensor.nbytes * (self.size - 1) // self.size
         staged = tensor.to(self.device)
         with _explained():
-            dist.all_reduce(staged)
+            dist.all_reduce(staged, group=self.group)
         return tensor if staged is tensor else tensor.copy_(staged)
 
-    def gather(self, tensor: Tensor, what: str) -> Tensor:
+    def gather(self, tensor: Tensor) -> Tensor:
         """Give the tensors of all processes, stacked in their order; all have one shape."""
         if self.is_alone:
             return tensor.unsqueeze(0)
-        self.bytes_sent[what] += tensor.nbytes * (self.size - 1)
         staged = tensor.contiguous().to(self.device)
         gathered = staged.new_empty((self.size, *tensor.shape))
         with _explained():
-            _ALL_GATHER(gathered.flatten(0, min(1, tensor.ndim)), staged.reshape(-1, *tensor.shape[1:]))
+            whole = gathered.flatten(0, min(1, tensor.ndim))
+            _ALL_GATHER(whole, staged.reshape(-1, *tensor.shape[1:]), group=self.group)
         return gathered.to(tensor.device)
 
-    def gather_uneven(self, tensor: Tensor, what: str) -> list[Tensor]:
+    def gather_uneven(self, tensor: Tensor) -> list[Tensor]:
         """Give the tensors of all processes, which may differ in their first dimension."""
-        size_R = [int(size) for size in self.gather(torch.tensor([len(tensor)], device=tensor.device), what)]
+        size_R = [int(size) for size in self.gather(torch.tensor([len(tensor)], device=tensor.device))]
         padded = tensor.new_zeros((max(size_R), *tensor.shape[1:]))
         padded[: len(tensor)] = tensor
-        return [part[:size] for part, size in zip(self.gather(padded, what), size_R, strict=True)]
+        return [part[:size] for part, size in zip(self.gather(padded), size_R, strict=True)]
 
     def any(self, flags: Mapping[str, bool]) -> dict[str, bool]:
         """Say of each flag whether some process has raised it."""
         if self.is_alone:
             return dict(flags)
         total = torch.tensor([float(flag) for flag in flags.values()], device=self.device)
-        return dict(zip(flags, (self.sum_(total, "control") > 0).tolist(), strict=True))
+        return dict(zip(flags, (self.sum_(total) > 0).tolist(), strict=True))
 
     def share(self, value: Any) -> Any:
         """Give everybody what the first process has."""
@@ -131,7 +130,7 @@ class World:
     def wait(self) -> None:
         """Wait until all processes are here."""
         if not self.is_alone:
-            self.sum_(torch.zeros(1, device=self.device), "control")
+            self.sum_(torch.zeros(1, device=self.device))
 
 
 def device_of_process(name: str) -> str:

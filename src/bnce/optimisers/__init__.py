@@ -1,19 +1,7 @@
-"""How gradients become steps: one module per optimiser, and what they share (clipping, merging, schedules)."""
+"""How gradients become steps: added up over groups and processes, clipped, and applied row by row."""
 
 from __future__ import annotations
 
-from bnce.config import OptimiserConfig
-from bnce.kinds.optimisers import OPTIMISERS
-from bnce.language_model import LanguageModel
-from bnce.optimisers.base import KeptTables, Optimiser
+from bnce.optimisers.optimiser import Optimiser, build_optimiser
 
-__all__ = ["KeptTables", "Optimiser", "build_optimiser"]
-
-
-def build_optimiser(
-    model: LanguageModel, config: OptimiserConfig, *, deterministic: bool = False, tables: KeptTables | None = None
-) -> Optimiser:
-    """Build the configured optimiser for a model's parameters, which it takes over."""
-    kind = OPTIMISERS.find(config.name).load()
-    optimiser: Optimiser = kind(model, config, deterministic=deterministic, tables=tables)
-    return optimiser
+__all__ = ["Optimiser", "build_optimiser"]

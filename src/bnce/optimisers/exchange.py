@@ -1,32 +1,74 @@
-"""Sparse gradients in several processes: rows are exchanged instead of tables.
+"""Gradients of several processes: the rows that a step touched are exchanged instead of tables.
 
-`torch.nn.parallel.DistributedDataParallel` takes the gradient of every parameter for dense, except that of
-`torch.nn.Embedding`, and copies every buffer in every step. Here the processes give each other the rows that they
-touched, so the cost does not depend on the size of the tables.
+Every process has all tables. Each gives the others its merged rows, and all add up what they get in the same order, so
+the copies of a table stay equal to the last bit. The cost does not depend on the size of the tables.
 
-Legend: N touched rows, P parameters.
+Legend: N touched rows, K different ones, M those of all processes, P parameters, R processes.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bnce import rows
+from bnce import kernels, rows
 from bnce.errors import UserError
 from bnce.losses.structure import Structure
+from bnce.machine.processes import World
 from bnce.noise import Noise
+from bnce.optimisers.gradients import Rows, merged_gradient, merged_rows
 
-_DENSE = -1  # in place of a number of rows
+_NONE, _ROWS, _DENSE = 0, 1, 2  # what a process has of a parameter's gradient
+
+
+def gather_rows(parts: Sequence[Rows], world: World, num_rows: int, *, fixed: bool = False) -> Rows:
+    """Add up the row gradients of all parts of all processes; every process gets the same bits.
+
+    No part names a row twice, but with zeros. Process by process and part by part they are added to the total: within
+    such a pass nothing is added to a row twice, so a GPU cannot do it in another order. `fixed` says that the parts
+    have the same shape in all processes, as a captured step needs it, and gives a shape that is known beforehand.
+    """
+    gather = world.gather if fixed else world.gather_uneven
+    of_parts = [(list(gather(words_K)), list(gather(values_KD))) for words_K, values_KD in parts]
+    passes = [(words_RK[rank], values_RK[rank]) for rank in range(world.size) for words_RK, values_RK in of_parts]
+    word_M, place_M = number(torch.cat([words_K for words_K, _ in passes]), num_rows, fixed=fixed)
+    like = passes[0][1]
+    total_MD = like.new_zeros(len(word_M), *like.shape[1:])
+    for place_K, (_, values_KD) in zip(place_M.split([len(words) for words, _ in passes]), passes, strict=True):
+        total_MD.index_add_(0, place_K, values_KD)
+    return word_M, total_MD
+
+
+def compact(words_N: Tensor, values_ND: Tensor, num_rows: int, capacity: int) -> Rows:
+    """Add up the gradients of equal rows at a shape of `capacity` rows, which must be enough for the different ones."""
+    word_K, place_N = number(words_N, num_rows, fixed=True, capacity=capacity)
+    return word_K, rows.add_up(values_ND, place_N, capacity)
+
+
+def number(
+    words_N: Tensor, num_rows: int, *, fixed: bool = False, capacity: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Number the different words, in the same way in all processes; by a kernel, which does not sort, where it can."""
+    if not fixed:
+        return rows.number_words(words_N)
+    capacity = min(len(words_N), num_rows) if capacity is None else capacity
+    fast = kernels.choose("merged_chunk_nce", words_N)
+    if fast is None:
+        return rows.number_words(words_N, capacity)
+    word_K, place_1N, _, _ = fast.distinct_words(words_N.unsqueeze(0), capacity, num_rows)
+    return word_K, place_1N.view(-1).long()
 
 
 class RowExchange:
     """Averages the gradients of the modules with `sparse=True` over the processes.
 
-    Make it before `DistributedDataParallel` gets the model, which then leaves these parameters alone. Call `average`
-    after the last backward pass of a step and before clipping.
+    `torch.nn.parallel.DistributedDataParallel` takes the gradient of every parameter for dense, except that of
+    `torch.nn.Embedding`, and copies every buffer in every step. Make the exchange before it gets the model, which then
+    leaves these parameters alone. Call `average` after the last backward pass of a step and before clipping.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
@@ -56,39 +98,29 @@ class RowExchange:
         ignored += [name for name, parameter in every if id(parameter) in shared]
         ignored += getattr(model, "_ddp_params_and_buffers_to_ignore", [])
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
-        self.group, self.num_processes = group, dist.get_world_size(group)
         self.parameters = list({id(parameter): parameter for parameter in tables.values()}.values())
+        # NCCL sends from GPUs, gloo from CPUs.
+        device = self.parameters[0].device if "nccl" in dist.get_backend_config(group) else None
+        self.world = World(dist.get_rank(group), dist.get_world_size(group), device, group=group)
         for parameter in self.parameters:
             dist.broadcast(parameter.detach(), group=group, group_src=0)
 
     @torch.no_grad()
     def average(self) -> None:
         """Replace every process's gradients by their mean over the processes."""
-        given = [parameter.grad for parameter in self.parameters]
-        merged = [grad.coalesce() if grad is not None and grad.is_sparse else grad for grad in given]
-        size_P = [0 if grad is None else grad._nnz() if grad.is_sparse else _DENSE for grad in merged]
-        # Processes touch different numbers of rows, and what is gathered must have one shape.
-        sizes = [part.tolist() for part in self._gather(torch.tensor(size_P, device=self.parameters[0].device))]
-        for parameter, grad, size_R in zip(self.parameters, merged, zip(*sizes, strict=True), strict=True):
-            if _DENSE in size_R:
+        grads = [parameter.grad for parameter in self.parameters]
+        kind_P = [_NONE if grad is None else _ROWS if grad.is_sparse else _DENSE for grad in grads]
+        most_P = self.world.gather(torch.tensor(kind_P)).amax(0).tolist()
+        for parameter, grad, kind in zip(self.parameters, grads, most_P, strict=True):
+            if kind == _DENSE:
                 dense = torch.zeros_like(parameter) if grad is None else grad.to_dense()
-                dist.all_reduce(dense, group=self.group)
-                parameter.grad = dense.div_(self.num_processes)
-            elif any(size_R):
-                parameter.grad = self._mean_of_rows(parameter, grad, size_R)
+                parameter.grad = self.world.sum_(dense).div_(self.world.size)
+            elif kind == _ROWS:
+                own = self._no_rows(parameter) if grad is None else merged_rows(grad)
+                words_M, total_MD = gather_rows([own], self.world, len(parameter))
+                mean = words_M, total_MD.div_(self.world.size)
+                parameter.grad = merged_gradient(parameter.shape, mean, parameter.dtype)
 
-    def _mean_of_rows(self, parameter: Tensor, grad: Tensor | None, size_R: tuple[int, ...]) -> Tensor:
-        words_N = torch.zeros(max(size_R), dtype=torch.int64, device=parameter.device)
-        values_ND = torch.zeros(max(size_R), *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device)
-        if grad is not None:
-            own_N, own_ND = rows.row_gradients(grad)
-            words_N[: len(own_N)] = own_N
-            values_ND[: len(own_N)] = own_ND
-        words = [part[:size] for part, size in zip(self._gather(words_N), size_R, strict=True)]
-        values = [part[:size] for part, size in zip(self._gather(values_ND), size_R, strict=True)]
-        return rows.table_gradient(parameter.shape, torch.cat(words), torch.cat(values).div_(self.num_processes))
-
-    def _gather(self, tensor: Tensor) -> list[Tensor]:
-        parts = [torch.empty_like(tensor) for _ in range(self.num_processes)]
-        dist.all_gather(parts, tensor, group=self.group)
-        return parts
+    def _no_rows(self, parameter: Tensor) -> Rows:
+        none = torch.zeros(0, dtype=torch.int64, device=parameter.device)
+        return none, rows.add_up(parameter[:0], none, 0)

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from bnce import files
-from bnce.config import SECTIONS, OptimiserConfig, RunConfig, as_list, change_settings, from_written, read_config
+from bnce.config import SECTIONS, RunConfig, as_list, change_settings, from_written, read_config
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import UserError, argument
-from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
 from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE, RunDirectory, is_finished, read_summary
@@ -232,18 +231,3 @@ def remove_leftovers(path: Path) -> None:
 def resume_command(path: Path, *words: str) -> str:
     """Write what somebody types to go on with a run."""
     return shlex.join(["bnce", "train", "--out", str(path), "--resume", *words])
-
-
-def advise_lower_rates(path: Path, optimiser: OptimiserConfig, checkpoint: Path | None, has_figures: bool) -> str:
-    """Say how to go on with a run that blew up: with rates half as high, from where it can go on."""
-    rates = OPTIMISERS.find(optimiser.name).rates
-    settings = [f"optimiser.{key}={getattr(optimiser, key) / 2:g}" for key in rates]
-    words = [word for setting in settings for word in ("--set", setting)]
-    if checkpoint is not None:
-        return (
-            f"the last good checkpoint is '{checkpoint}'. Continue from it with lower rates:  "
-            f"{resume_command(path, *words)}"
-        )
-    if has_figures:  # which a new start would take away
-        return f"there is no checkpoint. Train a new run with lower rates, such as {' and '.join(settings)}."
-    return f"there is no checkpoint yet. Start it again with lower rates:  {resume_command(path, *words)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -10,69 +9,11 @@ import torch
 from bnce.config import RunConfig, TrainingConfig
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
-from bnce.errors import UserError, argument
+from bnce.errors import UserError
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.noise import bent_by
 from bnce.runs.directory import RunDirectory
-
-# Up to so many tokens a text is small; from so many on it is large enough for the largest models.
-SMALL_TOKENS, LARGE_TOKENS = 20_000_000, 300_000_000
-
-
-def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
-    """Choose a recipe by the size of the training text and the device, and say why in a sentence."""
-    num_tokens = corpus.statistics["train"].num_tokens
-    on_gpu = device.type == "cuda"
-    if not on_gpu or num_tokens <= SMALL_TOKENS:
-        name = "small"
-    else:
-        name = "wiki" if num_tokens <= LARGE_TOKENS else "news"
-    where = "a GPU" if on_gpu else "a CPU"
-    return (
-        name,
-        f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name a recipe to use another "
-        "one.",
-    )
-
-
-# Of a Transformer's streams: below so many, the other targets of a time step are too little noise, and below so many
-# those of a chunk are too much the position's own text (docs/method.md has the figures).
-FEW_STREAMS, VERY_FEW_STREAMS = 256, 64
-ENOUGH_DRAWN = 1000
-
-
-def advise_noise(config: RunConfig) -> str | None:
-    """Say in a sentence which noise gives a lower perplexity, where a Transformer reads few long streams."""
-    loss, num_streams = config.loss, config.training.batch_size
-    kind = LOSSES.find(loss.name)
-    if not BODIES.find(config.model.name).attends or not kind.batch_is_noise or loss.num_noise:
-        return None
-    drawn = f"{argument('loss', 'bnce')} with loss.num_noise={ENOUGH_DRAWN}"
-    if kind.whole_chunk and num_streams < VERY_FEW_STREAMS:
-        return f"{kind.shown} with {num_streams} long streams: {drawn} usually gives a lower perplexity."
-    if not kind.whole_chunk and num_streams < FEW_STREAMS:
-        better = argument("loss", "chunk-bnce") if num_streams >= VERY_FEW_STREAMS else drawn
-        return (
-            f"{kind.shown} with {num_streams} streams has only {num_streams - 1} noise words per position: {better} "
-            "usually gives a lower perplexity."
-        )
-    return None
-
-
-def find_unused(settings: Sequence[str], models: Iterable[str]) -> str | None:
-    """Say in a sentence which `key=value` settings of a model none of these models has a use for."""
-    known = {name: BODIES.find(name) for name in models}
-    of_some = {f"model.{size}" for kind in BODIES for size in (*kind.sizes, "context")}
-    of_these = {f"model.{size}" for kind in known.values() for size in (*kind.sizes, *(["context"] * kind.attends))}
-    given = dict.fromkeys(setting.partition("=")[0].strip() for setting in settings)
-    unused = [name for name in given if name in of_some - of_these]
-    if not unused:
-        return None
-    shown = " and ".join(kind.shown for kind in known.values())
-    has = "has" if len(known) == 1 else "have"
-    change = "the setting changes" if len(unused) == 1 else "the settings change"
-    return f"{shown} {has} no use for {' and '.join(unused)}: {change} nothing."
 
 
 def check_groups(training: TrainingConfig, num_processes: int) -> None:

@@ -8,10 +8,29 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bnce.evaluation.evaluate import Evaluation
-from bnce.training.observer import Observer
+
+
+class Observer(Protocol):
+    """Somebody who watches a run, such as a progress bar."""
+
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float, seconds_left: float | None) -> None:
+        """Hear of progress; the loss is the mean over tokens since the last evaluation.
+
+        The seconds that are left are those of training and of all evaluations, also on test; None: not known yet.
+        """
+
+    def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
+        """Hear how far an evaluation on validation or test has come."""
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Hear of an evaluation on validation."""
+
+    def noticed(self, sentence: str) -> None:
+        """Hear of something worth a line."""
+
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -22,6 +41,7 @@ class Recorder:
 
     def __init__(self, directory: Path, observer: Observer, *, writes: bool = True) -> None:
         self.directory, self.observer = directory, observer
+        self.advanced, self.evaluating, self.noticed = observer.advanced, observer.evaluating, observer.noticed
         self.writer: Any = None
         self.given_up = not writes
 
@@ -31,14 +51,6 @@ class Recorder:
             return
         with self._without_tensorboard():
             self.writer = open_events(self.directory, purge_step=step + 1)
-
-    def advanced(self, *, tokens: int, words_per_second: float, loss: float, seconds_left: float | None) -> None:
-        """Pass on how far training has come."""
-        self.observer.advanced(tokens=tokens, words_per_second=words_per_second, loss=loss, seconds_left=seconds_left)
-
-    def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
-        """Pass on how far an evaluation has come."""
-        self.observer.evaluating(split, num_done, num_tokens)
 
     def evaluated(self, record: dict[str, Any]) -> None:
         """Write an evaluation on validation, and pass it on."""
@@ -54,10 +66,6 @@ class Recorder:
             # A directory of its own: a resume hides what the others say of later steps, and positions are no steps.
             with self._without_tensorboard():
                 write_test_events(self.directory / "test", step, result)
-
-    def noticed(self, sentence: str) -> None:
-        """Pass on a sentence."""
-        self.observer.noticed(sentence)
 
     def close(self) -> None:
         """Finish the events."""

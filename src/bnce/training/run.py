@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +15,8 @@ from torch import Tensor
 
 from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
-from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError, full_memory
-from bnce.evaluation.evaluate import Evaluation, evaluate
+from bnce.errors import DiskFullError, DivergedError, OutOfMemoryError, UserError, full_memory
+from bnce.evaluation.evaluate import Evaluation, digest_ids, evaluate
 from bnce.machine.devices import describe_device
 from bnce.machine.processes import World
 from bnce.machine.signals import Stopped
@@ -21,13 +24,11 @@ from bnce.machine.threads import use_threads
 from bnce.machine.torchrun import tell_place
 from bnce.runs.directory import RunDirectory, read_summary
 from bnce.runs.model_file import read_weights
-from bnce.runs.resuming import check_resumable, remove_unbegun
-from bnce.training.observer import Observer
-from bnce.training.recorder import Recorder
-from bnce.training.summary import summarise
+from bnce.runs.resuming import TEXTS_KEY, check_resumable, remove_unbegun
+from bnce.training.advice import advise_whole_text
+from bnce.training.recorder import Observer, Recorder
 from bnce.training.trainer import Trainer
-
-ALL_BUT_LITTLE = 0.9  # of a text; who trains on less of it is told
+from bnce.version import __version__
 
 
 @dataclass(frozen=True)
@@ -57,35 +58,41 @@ def run_training(
     Ctrl-C and SIGTERM raise what they usually do, once the run is saved and its summary says that it was stopped.
     Whoever calls it holds the run, so that no other process trains it, too.
     """
-    world = world or World()
+    world, before = world or World(), read_summary(run.path)
     with _removing_unbegun(run) if world.is_first and not resume else contextlib.nullcontext():
         if resume:
             check_resumable(run)
         corpus.verify()  # a test text that is damaged is to be known before hours go into training
-        _choose_threads(run, resume)
+        # With as many threads as a resumed run had, sums are rounded the same.
+        num_threads = before.get("threads") if resume else None
+        use_threads(num_threads if isinstance(num_threads, int) and num_threads > 0 else 0)
         recorder = Recorder(run.path / "tensorboard", observer, writes=world.is_first)
         with _explain_full_memory(config=run.config):
             trainer = Trainer(run, corpus, device, recorder, world)
             if start is not None:
-                trainer.network.load_weights(start.tensors)
+                trainer.model.load_state_dict(dict(start.tensors))
             if resume:
                 trainer.resume()
-        _tell_of_part(run.config, corpus, observer)
-        _tell_of_unseen(trainer, observer)
+        for sentence in (advise_whole_text(run.config, corpus), _describe_unseen(trainer)):
+            if sentence is not None:
+                observer.noticed(sentence)
         if device.type == "cpu" and trainer.progress.step < trainer.total_steps:
             observer.noticed(
                 f"Training on {tell_place(describe_device(device), world.size)}; OMP_NUM_THREADS sets the number of "
                 f"threads{' of each process' if world.size > 1 else ''}."
             )
-
-        def summary(status: str) -> dict[str, Any]:
-            return {**summarise(trainer, run, corpus, status, command), **({"init": init} if init else {})}
-
-        init = read_summary(run.path).get("init") if start is None else start.record
+        init = before.get("init") if start is None else start.record
         # What made a run is the command that started it, not the one that goes on with it.
-        command = read_summary(run.path).get("command") or command
+        command = before.get("command") or command
+
+        def write_summary(status: str) -> dict[str, Any]:
+            summary = summarise(trainer, run, corpus, status, command) | ({"init": init} if init else {})
+            if world.is_first:
+                run.write_json("summary.json", summary)
+            return summary
+
+        write_summary("running")
         if world.is_first:
-            run.write_json("summary.json", summary("running"))
             # One that was killed while it ended has figures of a model that may never be made again.
             (run.path / "evaluation.json").unlink(missing_ok=True)
         world.wait()
@@ -97,70 +104,48 @@ def run_training(
                     recorder.tested(trainer.progress.step, _test(trainer, run, corpus))
         except (Stopped, KeyboardInterrupt):
             trainer.save_if_needed()
-            if world.is_first:
-                run.write_json("summary.json", summary("stopped"))
+            write_summary("stopped")
             raise
         except BaseException as error:
-            status = "diverged" if isinstance(error, NotFiniteError) else "failed"
             with contextlib.suppress(UserError, OSError):  # the first error is the one to tell
-                if world.is_first:
-                    run.write_json("summary.json", summary(status))
+                write_summary("diverged" if isinstance(error, DivergedError) else "failed")
             raise
         finally:
             recorder.close()
-        status = "finished" if finished else "stopped"
-        if world.is_first:
-            run.write_json("summary.json", summary(status))
+        summary = write_summary("finished" if finished else "stopped")
         world.wait()
-        return summary(status)
+        return summary
 
 
-def _tell_of_part(config: RunConfig, corpus: Corpus, observer: Observer) -> None:
-    """Say that much of the text is left out: somebody may have meant to train on all of it."""
-    limit, num_tokens = config.training.max_train_tokens, corpus.statistics["train"].num_tokens
-    if 0 < limit < ALL_BUT_LITTLE * num_tokens:
-        observer.noticed(
-            f"Training uses the first {limit:,} of the corpus's {num_tokens:,} training tokens "
-            f"({100 * limit / num_tokens:.0f}%), as training.max_train_tokens says: set it to 0 to use all of them."
-        )
-
-
-def _tell_of_unseen(trainer: Trainer, observer: Observer) -> None:
+def _describe_unseen(trainer: Trainer) -> str | None:
     """Say what words get that the text does not have: most losses never move them, so they keep it."""
     unseen_V = torch.as_tensor(trainer.run.target_counts == 0)
     num_unseen = int(unseen_V.sum())
-    if num_unseen and trainer.loss.structure is None:
-        share = float(trainer.network.noise.log_target_probs().cpu().double().exp()[unseen_V].sum())
-        observer.noticed(
-            f"{num_unseen:,} of the {len(unseen_V):,} words of the vocabulary are no targets in the training text. "
-            f"Together they start with {100 * share:.2g}% of the probability."
-        )
-
-
-def _choose_threads(run: RunDirectory, resume: bool) -> None:
-    """Compute with as many CPU threads as a resumed run had, to get the same bits."""
-    before = read_summary(run.path).get("threads") if resume else None
-    usual = before if isinstance(before, int) and before > 0 else 0
-    use_threads(usual)
+    if not num_unseen or trainer.loss.structure is not None:
+        return None
+    share = float(trainer.model.output.noise.log_target_probs().cpu().double().exp()[unseen_V].sum())
+    return (
+        f"{num_unseen:,} of the {len(unseen_V):,} words of the vocabulary are no targets in the training text. "
+        f"Together they start with {100 * share:.2g}% of the probability."
+    )
 
 
 def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
     """Evaluate the best model on test: the one at hand, or the one on disk, which takes its place."""
     if trainer.progress.best_step != trainer.progress.step:
         trainer.save_if_needed()  # as it is now, in case that the test is broken off
-        trainer.network.load_weights(read_weights(run)[0])
+        trainer.model.load_state_dict(read_weights(run)[0])
     part = corpus.part("test", max_words=run.config.training.max_test_tokens)
-    with trainer.network.as_whole() as model:
-        result = evaluate(
-            model,
-            part.ids,
-            progress=lambda num_done, num_tokens: trainer.observer.evaluating("test", num_done, num_tokens),
-            known=run.word_counts,
-            world=trainer.world,
-            num_bytes=part.num_bytes,
-            # A second reading takes as long as the first: only where sentences are what the model is trained for.
-            by_sentence=run.config.training.reset_rate > 0,
-        )
+    result = evaluate(
+        trainer.model,
+        part.ids,
+        progress=lambda num_done, num_tokens: trainer.observer.evaluating("test", num_done, num_tokens),
+        known=run.word_counts,
+        world=trainer.world,
+        num_bytes=part.num_bytes,
+        # A second reading takes as long as the first: only where sentences are what the model is trained for.
+        by_sentence=run.config.training.reset_rate > 0,
+    )
     if trainer.world.is_first:
         run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
     return result
@@ -171,7 +156,7 @@ def _removing_unbegun(run: RunDirectory) -> Iterator[None]:
     """Remove a run that fails at its start: it shall not stand in the way of the same command, corrected."""
     try:
         yield
-    except (NotFiniteError, DiskFullError):
+    except (DivergedError, DiskFullError):
         raise
     except Exception:
         with contextlib.suppress(OSError, UserError):
@@ -192,3 +177,50 @@ def _explain_full_memory(config: RunConfig) -> Iterator[None]:
             f"The {memory} is full: {config.model.name} with {config.loss.name} does not fit. Lower "
             f"training.batch_size ({config.training.batch_size}) or the model's sizes, or stop other programs there."
         ) from error
+
+
+def summarise(trainer: Trainer, run: RunDirectory, corpus: Corpus, status: str, command: str) -> dict[str, Any]:
+    """Describe a run as it is now, for summary.json: its size, speed, machine and command, and how far it has come."""
+    # While a run goes on, and where an error broke it off, its clock has not been read.
+    is_timed, progress = status in ("finished", "stopped"), trainer.progress
+    return {
+        "status": status,
+        "num_parameters": trainer.model.num_parameters,
+        "num_table_parameters": sum(table.numel() for table in trainer.model.tables().values()),
+        "vocab_size": len(run.vocabulary),
+        "vocabulary_digest": run.vocabulary.digest,
+        TEXTS_KEY: dict(corpus.manifest.hashes),
+        "valid_text_sha256": digest_ids(trainer.valid_ids),
+        "device": ", then ".join(progress.devices),
+        "processes": trainer.world.size,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "bnce": __version__,
+        "commit": _commit(),
+        "command": command,
+        "seed": run.config.training.seed,
+        "words_per_second": progress.words_per_second if is_timed else None,
+        "train_seconds": progress.seconds if is_timed else None,
+        "startup_seconds": progress.startup_seconds if is_timed else None,
+        "tokens": progress.tokens if is_timed else None,
+        "epochs": progress.step / len(trainer.streams) if is_timed else None,
+        "step": progress.step,
+        "best_step": progress.best_step,
+        "stopped_early": trainer.stops_early,
+        "warnings": progress.warnings,
+        "changes": progress.changes,
+    }
+
+
+@functools.cache
+def _commit() -> str | None:
+    """Name the commit of this code, where it runs from a checkout."""
+    here = Path(__file__).parents[1]
+    if not (here.parent.parent / ".git").exists():
+        return None
+    command = ["git", "rev-parse", "--short=12", "HEAD"]
+    try:
+        answer = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,116 +1,92 @@
 """The training loop, to be read from top to bottom.
 
-A run is decided by its config, its corpus and its seed: checkpoints, evaluations and interruptions change no number.
+A run is decided by its config, its corpus and its seed: checkpoints, evaluations and interruptions change no number,
+nor does the number of processes. Each process has the whole model and its share of the streams. All of them come to
+the same places in this file at the same time; the first one writes.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from bnce.config import LossConfig, RunConfig, read_config
+from bnce.config import read_config
 from bnce.corpus.resets import Resets
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams, training_streams
-from bnce.errors import NotFiniteError, counted
+from bnce.errors import DivergedError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.kinds.losses import LOSSES
-from bnce.kinds.optimisers import OPTIMISERS
-from bnce.machine.devices import describe_device
+from bnce.machine.devices import describe_device, synchronize
 from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
 from bnce.machine.processes import World
 from bnce.machine.signals import HeldSignals, Stopped, hold_signals
 from bnce.optimisers.schedule import Schedule
+from bnce.runs.checkpoint import State, load_newest_state, save_state, state_file, state_files
 from bnce.runs.directory import RunDirectory
-from bnce.runs.metrics import append_metrics, read_metrics
+from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
 from bnce.runs.model_file import build_model, save_weights
-from bnce.runs.resuming import advise_lower_rates, check_corpus, find_differences, settings_of_state
-from bnce.training.budget import Budget
-from bnce.training.checkpoints import Checkpoints
-from bnce.training.clock import TrainingClock
-from bnce.training.network import Network
-from bnce.training.observer import Observer
+from bnce.runs.resuming import check_corpus, check_state, find_differences, remove_leftovers, settings_of_state
+from bnce.training import advice
 from bnce.training.progress import Progress
-from bnce.training.together import Together
+from bnce.training.recorder import Observer
+from bnce.training.step import TrainingStep
 
 # How often the loss is read back and looked at; a GPU should not have to wait for the host.
 CHECK_EVERY_STEPS = {"cpu": 1, "cuda": 50}
 # How much worse than at its start a model's perplexity must be for the run to have gone astray.
 ASTRAY = 1.1
-# A run of fewer steps, with a batch that could be smaller, learns little.
-FEW_STEPS = 500
-LARGE_BATCH = 64
-# The share of a budget after which the speed is known well enough to tell how far it will go.
-TOLD_AFTER = 0.05
 
 
 class Trainer:
     """Trains the model of one run directory on one corpus."""
 
     def __init__(
-        self,
-        run: RunDirectory,
-        corpus: Corpus,
-        device: torch.device,
-        observer: Observer,
-        world: World | None = None,
+        self, run: RunDirectory, corpus: Corpus, device: torch.device, observer: Observer, world: World | None = None
     ) -> None:
         check_corpus(run, corpus)
         self.run, self.device, self.observer, self.world = run, device, observer, world or World()
-        self.config = run.config
+        self.config, self.loss = run.config, LOSSES.find(run.config.loss.name)
         training = self.config.training
         torch.manual_seed(training.seed)
-        text = training_streams(training, corpus)
-        model = build_model(run)
-        self.network = Network(model, self.config, device, self.world)
-        self.model, self.optimiser, self.training_step = self.network.model, self.network.optimiser, self.network.step
-        self.together = Together(self.network, device, self.world)
-        self.streams = open_streams(
-            text.ids,
-            training.groups * training.batch_size,
-            training.num_steps,
-            self.model.num_context,
-            device,
-            self.network.columns,
-        )
+        self.training_step = TrainingStep(build_model(run), self.config, self.world, device)
+        self.model, self.optimiser = self.training_step.model, self.training_step.optimiser
+        text, columns = training_streams(training, corpus), self.training_step.columns
+        self.streams = open_streams(text.ids, text.batch_size, text.num_steps, self.model.num_context, device, columns)
+        self.training_step.fit_to_text(self.streams)
         self.resets = Resets(self.streams, training.reset_rate, training.seed) if training.reset_rate else None
-        self.loss = LOSSES.find(self.config.loss.name)
-        if self.loss.merges_targets:
-            self.model.output.set_form(max_distinct_targets=self.together.max_distinct_targets(self.streams))
-        if device.type != "cpu":  # where the host would have to wait to know
-            self.model.output.set_form(room=self.together.max_places(self.streams))
-
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
         self.total_steps = max(1, round(training.epochs * len(self.streams)))  # with a budget, an estimate
-        self.budget = Budget(training.budget_seconds, self.world) if training.budget_seconds else None
         self.schedule = Schedule(self.config.optimiser, self.total_steps)
-        self.clock = TrainingClock(device)
         # A model to start from is evaluated before the first step, and may stay the best.
         self.progress = Progress(evaluated_step=-1 if self.config.init else 0, devices=[describe_device(device)])
-        self.checkpoints = Checkpoints(run, self.network, self.clock, self.schedule, device, self.world)
+        self.newest_state: Path | None = None  # the one that was written or read last
         test = corpus.statistics.get("test")
         self.num_test_tokens = min(test.num_tokens, training.max_test_tokens or test.num_tokens) if test else 0
         self._seconds_per_evaluated: float | None = None  # token, once an evaluation was timed
         self._loss_total = 0.0  # since the last evaluation, over all processes, when it was last read
-        self._has_told_length = False
 
     def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Train to the end, or until asked to stop; returns whether the end was reached.
 
-        `should_stop` is asked after every step. Ctrl-C and SIGTERM break off an evaluation, and on a CPU a step before
-        it has changed anything: nothing is lost, for the state is saved.
+        `should_stop` is asked after every step. Ctrl-C and SIGTERM wait for the end of a step, and break off an
+        evaluation: nothing is lost, for the state is saved.
         """
         finished = False
         with hold_signals() as signals:
             try:
                 finished = self._train(lambda: should_stop() or signals(), signals)
             except Stopped:
-                self.clock.pause()
+                self.progress.stop_clock(self.device)
                 self._check_parameters()
                 self.save_if_needed()
                 raise
@@ -118,110 +94,61 @@ class Trainer:
 
     def _train(self, should_stop: Callable[[], bool], signals: HeldSignals) -> bool:
         reset_peak_memory(self.device)
-        self._warn_of_few_steps()
-        if self.loss.caveat is not None:
-            self._warn(self.loss.caveat)
+        if self.progress.step == 0 and not self.config.training.budget_seconds:
+            self._warn(advice.advise_smaller_batch(self.total_steps, self.config.training.batch_size))
+        self._warn(self.loss.caveat)
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
-        if self.budget is not None:
-            self.budget.start(self.progress.budget_used_seconds)
+        may_save = math.isfinite(self.config.training.checkpoint_seconds)
         self._fit_to_budget()
         if self._evaluation_due():  # the one that this run was stopped in, or that of the model it starts from
-            if math.isfinite(self.config.training.checkpoint_seconds):
+            if may_save:
                 self.save_if_needed()
             self._evaluate(signals)
             self._fit_to_budget()
-        last_saved = self.clock.start()
+        last_saved = self.progress.start_clock()
         while self.progress.step < self.total_steps and not self.stops_early:
-            index = self.progress.step % len(self.streams)
+            epoch, index = divmod(self.progress.step, len(self.streams))
             if index == 0:
                 self.training_step.reset_state()
             chunk = self.streams.chunk(index)
             if self.resets is not None:
-                chunk = self.resets.choose(chunk, index, self.progress.step // len(self.streams))
+                chunk = self.resets.choose(chunk, index, epoch)
             is_startup = self.training_step.starts_up
-            self.training_step(
-                chunk, self.schedule.factor(self.progress.step), self.together.breakable(signals), self.progress.step
-            )
-            self.progress.step += 1
+            self.training_step(chunk, self.schedule.factor(self.progress.step), self.progress.step)
             num_tokens = chunk.target_TB.numel() * self.world.size
-            self.progress.tokens += num_tokens
-            self.clock.count(num_tokens, is_startup=is_startup)
-            is_checked = self.progress.step % check_every == 0
-            if is_checked:
-                self.together.settle()
+            self.progress.count_step(num_tokens, self.device, is_startup=is_startup)
+            looks = self.progress.step % check_every == 0
+            if looks:
                 self._check_finite()
                 self._tell()
                 self._fit_to_budget()
             evaluates = self._evaluation_due()
-            saves = time.monotonic() - last_saved >= self.config.training.checkpoint_seconds
-            saves, stops = self.together.agree(saves, should_stop(), now=is_checked or evaluates)
-            if evaluates or saves or stops:
-                self.together.settle()
-                self.clock.pause()
-                self._check_finite()
-                self._check_parameters()
-                # A run that never saves by the clock is one to be repeated rather than resumed, unless it is stopped.
-                if stops or math.isfinite(self.config.training.checkpoint_seconds):
-                    self.save()
-                if stops and self.progress.step < self.total_steps:
-                    return False
-                if evaluates:
-                    self._evaluate(signals)
-                    self._fit_to_budget()
-                last_saved = self.clock.start()
+            saves, stops = time.monotonic() - last_saved >= self.config.training.checkpoint_seconds, should_stop()
+            if self.world.size > 1:  # what clocks and signals say differs, and to agree takes an exchange
+                agreed = self.world.any({"saves": saves, "stops": stops}) if looks or evaluates else {}
+                saves, stops = agreed.get("saves", False), agreed.get("stops", False)
+            if not (evaluates or saves or stops):
+                continue
+            self._check_finite()
+            self.progress.stop_clock(self.device)
+            self._check_parameters()
+            # A run that never saves by the clock is one to be repeated rather than resumed, unless it is stopped.
+            if stops or may_save:
+                self.save()
+            if stops and self.progress.step < self.total_steps:
+                return False
+            if evaluates:
+                self._evaluate(signals)
+                self._fit_to_budget()
+            last_saved = self.progress.start_clock()
         if self.stops_early:
-            in_vain = counted(self.progress.evaluations_without_better, "evaluation")
-            self.observer.noticed(
-                f"Training stops early at step {self.progress.step} of {self.total_steps}: "
-                f"{in_vain} in a row found no validation PPLf below "
-                f"{self.progress.best_perplexity:.5g} (step {self.progress.best_step}), and training.stop_after is "
-                f"{self.config.training.stop_after}."
-            )
+            self.observer.noticed(advice.describe_early_stop(self.progress, self.total_steps, self.config.training))
         return True
-
-    def _fit_to_budget(self) -> None:
-        """Estimate the length of a run that has a budget, and let the schedule end with it."""
-        if self.budget is None:
-            return
-        self.budget.use()
-        self.progress.budget_used_seconds = self.budget.used_seconds
-        self.total_steps = self.budget.total_steps(self.progress.step, unmeasured=self.total_steps)
-        self.schedule.set_total_steps(self.total_steps)
-        if not self._has_told_length and self.budget.used_seconds >= TOLD_AFTER * self.budget.seconds:
-            self._has_told_length = True
-            self.observer.noticed(
-                f"At this speed, training.budget={self.config.training.budget} is enough for about "
-                f"{counted(self.total_steps, 'step')} ({self.total_steps / len(self.streams):.2g} epochs)."
-            )
 
     @property
     def stops_early(self) -> bool:
         """Whether validation has not become better for as many evaluations as the settings allow."""
         return 0 < self.config.training.stop_after <= self.progress.evaluations_without_better
-
-    def _check_finite(self) -> None:
-        self._loss_total = self.together.loss_total()
-        self.together.check_room()
-        loss, norm = self._loss_total, float(self.training_step.norm)
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            self.model.output.check()  # may know a better reason
-            raise self._not_finite("loss" if not math.isfinite(loss) else "gradient", self.progress.step - 1)
-
-    def _check_parameters(self) -> None:
-        """Check what the last step computed, which its loss does not show: a checkpoint must be usable."""
-        if not self.together.is_finite():
-            raise self._not_finite("model", self.progress.step - 1)
-
-    def _not_finite(self, what: str, index: int) -> NotFiniteError:
-        """Explain a run that blew up in the step with this number, counted from 0."""
-        rate = self.config.optimiser.learning_rate * self.schedule.factor(index)
-        has_figures = bool(read_metrics(self.run.path).records)
-        advice = advise_lower_rates(self.run.path, self.config.optimiser, self.checkpoints.newest, has_figures)
-        with_rate = f"learning rate {rate:g}"
-        penalty, usual = self.config.loss.penalty, LossConfig.penalty
-        if self.loss.penalises and penalty > usual:  # which a resumed run cannot change
-            with_rate += f"; loss.penalty is {penalty:g}, usually {usual:g}, and a new run may need a lower one"
-        return NotFiniteError(f"The {what} is no longer finite at step {index + 1} ({with_rate}): {advice}")
 
     def _evaluation_due(self) -> bool:
         """Say whether the last step is one to evaluate after, and that has not been done."""
@@ -235,20 +162,19 @@ class Trainer:
 
     def _evaluate(self, signals: HeldSignals) -> None:
         """Measure the model on validation, keep it if it is the best so far, and write down what was found."""
+
+        def tell(num_done: int, num_tokens: int) -> None:
+            self.observer.evaluating("valid", num_done, num_tokens)
+            if self.world.any({"stops": signals()})["stops"]:
+                raise Stopped(signals.number or signal.SIGTERM)
+
         began = time.monotonic()
-        with self.together.breakable(signals)(), self.network.as_whole() as model:
-            result = evaluate(
-                model, self.valid_ids, progress=self.together.telling(self.observer, signals), world=self.world
-            )
+        result = evaluate(self.model, self.valid_ids, progress=tell, world=self.world)
         self._seconds_per_evaluated = (time.monotonic() - began) / len(self.valid_ids)
-        if not math.isfinite(result.ppl_f):
-            self.checkpoints.drop(self.progress)  # the state that was saved for this evaluation
-            raise self._not_finite("validation perplexity", self.progress.step - 1)
+        self._check_perplexity(result.ppl_f)
         record = self._metrics(result)
-        if result.ppl_f < self.progress.best_perplexity:
-            weights = self.network.weights()
-            if self.world.is_first:
-                save_weights(self.run, weights, self.progress.step)
+        if result.ppl_f < self.progress.best_perplexity and self.world.is_first:
+            save_weights(self.run, self.model.state_dict(), self.progress.step)
         # Last, so that an evaluation that is written down has been made whole.
         if self.world.is_first:
             append_metrics(self.run.path, record)
@@ -261,55 +187,19 @@ class Trainer:
         perplexity = record["ppl_f"]
         if self.progress.step:
             self._warn_if_astray(perplexity)
-        self.progress.take_in(perplexity)
+        self.progress.count_evaluation(perplexity)
         if self.progress.step % len(self.streams) == 0:
             self.schedule.end_epoch(perplexity)
         self.training_step.loss_total.zero_()
         self._loss_total = 0.0
-        self.clock.mark_evaluation()
-
-    def _warn(self, sentence: str) -> None:
-        """Warn once per run; the summary and reports repeat the warning."""
-        if sentence not in self.progress.warnings:
-            self.progress.warnings.append(sentence)
-            self.observer.noticed(sentence)
-
-    def _warn_of_few_steps(self) -> None:
-        batch_size = self.config.training.batch_size
-        if (
-            self.budget is None
-            and self.total_steps < FEW_STEPS
-            and batch_size > LARGE_BATCH
-            and self.progress.step == 0
-        ):
-            self._warn(
-                f"The whole run has only {counted(self.total_steps, 'step')}: lower training.batch_size "
-                f"({batch_size}), as the recipe small does, or train on more text."
-            )
-
-    def _warn_if_astray(self, perplexity: float) -> None:
-        """Say once that the model has become worse than what it started as: the frequencies of the words."""
-        if self.progress.is_astray or self.loss.scores_odds:  # a softmax over odds is worse than that from the start
-            return
-        valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
-        start = math.exp(-float(self.network.noise.log_target_probs()[valid_N].double().mean()))
-        if perplexity > ASTRAY * start:
-            self.progress.is_astray = True
-            optimiser = self.config.optimiser
-            rates = OPTIMISERS.find(optimiser.name).rates
-            told = " or ".join(f"optimiser.{rate} ({getattr(optimiser, rate):g})" for rate in rates)
-            self._warn(
-                f"Validation PPLf is {perplexity:.5g} at step {self.progress.step}, worse than at the start of "
-                f"training ({start:.5g}): lower {told}."
-            )
 
     def _metrics(self, result: Evaluation) -> dict[str, Any]:
         return {
             "step": self.progress.step,
             "epoch": self.progress.step / len(self.streams),
             "tokens": self.progress.tokens,
-            "seconds": self.clock.seconds,
-            "words_per_second": self.clock.recent_words_per_second,
+            "seconds": self.progress.seconds,
+            "words_per_second": self.progress.recent_words_per_second,
             "loss": self._mean_loss(),
             "ppl_n": result.ppl_n,
             "ppl_f": result.ppl_f,
@@ -320,66 +210,77 @@ class Trainer:
             "peak_memory_bytes": peak_memory_bytes(self.device),
         }
 
-    def _note_device(self, name: str) -> None:
-        """Keep the names of all devices the run was trained on: its speed is then not the speed of one device."""
-        devices = self.progress.devices
-        if devices and devices[-1] != name:
-            self.observer.noticed(
-                f"The run was trained on {devices[-1]} and continues on {name}: its speed will be an average of both."
-            )
-        self.progress.devices = list(dict.fromkeys([*devices, name]))
-
-    def _mean_loss(self) -> float:
-        num_tokens = self.progress.tokens - self.progress.tokens_at_evaluation
-        return self._loss_total / num_tokens if num_tokens else math.nan
-
-    def _tell(self) -> None:
-        self.observer.advanced(
-            tokens=self.progress.tokens,
-            words_per_second=self.clock.recent_words_per_second,
-            loss=self._mean_loss(),
-            seconds_left=self._seconds_left(),
-        )
-
-    def _seconds_left(self) -> float | None:
-        """Estimate how long training, its evaluations and the one on test still take; None while no speed is known."""
-        speed = self.clock.recent_words_per_second
-        if not speed:
-            return None
-        steps_left = self.total_steps - self.progress.step
-        evaluations_left = math.ceil(steps_left * self.config.training.evaluations_per_epoch / len(self.streams))
-        train_tokens = steps_left * self.progress.tokens / self.progress.step
-        evaluated_tokens = evaluations_left * len(self.valid_ids) + self.num_test_tokens
-        # As long as no evaluation was timed, a token is taken to cost as much there as in training.
-        return train_tokens / speed + evaluated_tokens * (self._seconds_per_evaluated or 1 / speed)
-
     def save(self) -> None:
         """Write everything that the rest of the run depends on."""
-        self.checkpoints.save(self.progress)
+        tensors = {
+            **{f"model.{name}": tensor for name, tensor in self.model.state_dict().items()},
+            **{f"optimiser.{name}": tensor for name, tensor in self.optimiser.state_tensors().items()},
+            **{f"step.{name}": tensor for name, tensor in self.training_step.tensors().items()},
+        }
+        record = {
+            **self.progress.to_record(),
+            "grad_norm": float(self.training_step.norm),
+            "schedule": self.schedule.state(),
+        }
+        if self.world.is_first:
+            save_state(self.run.path, self.progress.step, tensors, record, self.run.origin)
+        self.world.wait()
+        self.newest_state = state_file(self.run.path, self.progress.step)
 
     def save_if_needed(self) -> None:
         """Write the state unless it is the one on disk."""
-        if not self.checkpoints.has(self.progress):
+        if self.newest_state != state_file(self.run.path, self.progress.step):
             self.save()
 
     def resume(self) -> None:
         """Go back to the newest state that is whole, or to the start of a run that was stopped before its first."""
-        state = self.checkpoints.load(self.observer)
-        if state is None:
+        if self.world.is_first:
+            remove_leftovers(self.run.path)
+        self.world.wait()
+        if not state_files(self.run.path):
+            self.observer.noticed(f"'{self.run.path}' has no checkpoint yet: training starts at the first step.")
+            if self.world.is_first:
+                self.run.write_config()
             return
+        state, refused = load_newest_state(self.run.path, functools.partial(check_state, self.run))
+        for sentence in refused:
+            self.observer.noticed(f"{sentence} The previous checkpoint is used.")
+        self.model.load_state_dict(_under("model.", state.tensors))
+        self.optimiser.load_state_tensors(_under("optimiser.", state.tensors))
+        self.training_step.load_tensors(_under("step.", state.tensors))
+        self.training_step.norm.fill_(state.record["grad_norm"])
+        self.schedule.load_state(state.record["schedule"])
         self._loss_total = float(state.tensors["step.loss_total"])
         here, self.progress = self.progress.devices[-1], Progress.from_record(state.record)
-        self._note_device(here)
-        self.checkpoints.forget_after(state, self.progress.step, self.observer)
-        self._note_changes(settings_of_state(state.origin))
+        self.newest_state = state.path
+        if (before := self.progress.devices[-1]) != here:  # its speed is then not the speed of one device
+            self.observer.noticed(
+                f"The run was trained on {before} and continues on {here}: its speed will be an average of both."
+            )
+        self.progress.devices = list(dict.fromkeys([*self.progress.devices, here]))
+        self._forget_after(state)
+        self._note_changes(state)
         # An evaluation that was written down after this state counts, be it due by the settings of today or not.
         if self.progress.evaluated_step != self.progress.step:
             for written in read_metrics(self.run.path).records:
                 if written["step"] == self.progress.step:
                     self._take_in(written)
 
-    def _note_changes(self, before: RunConfig) -> None:
+    def _forget_after(self, state: State) -> None:
+        """Remove what was written after the state that the run goes back to."""
+        self.world.wait()  # nobody is reading any more
+        if self.world.is_first:
+            for newer in state_files(self.run.path):
+                if newer > state.path:
+                    newer.unlink()
+            if num_damaged := keep_metrics_up_to(self.run.path, self.progress.step):
+                file = self.run.path / METRICS_FILE
+                self.observer.noticed(f"Damaged lines in '{file}' were skipped: {num_damaged}.")
+        self.world.wait()
+
+    def _note_changes(self, state: State) -> None:
         """Write down which settings are other than those that the run was trained with so far."""
+        before = settings_of_state(state.origin)
         for setting, (old, new) in find_differences(before, self.config).items():
             self.progress.changes.append({"step": self.progress.step, "setting": setting, "from": old, "to": new})
             self.observer.noticed(f"From step {self.progress.step} on, {setting} is {new} instead of {old}.")
@@ -389,3 +290,98 @@ class Trainer:
         if self.world.is_first and read_config(self.run.path / "config.toml") != self.config:
             self.run.write_config()
         self.world.wait()
+
+    def _check_finite(self) -> None:
+        with self.world.patience():
+            synchronize(self.device)
+        self._loss_total = float(self.world.sum_(self.training_step.loss_total.clone()))
+        for what, number in (("loss", self._loss_total), ("gradient", float(self.training_step.norm))):
+            if not math.isfinite(number):
+                self.model.output.check()  # may know a better reason
+                raise self._diverged(f"The {what} is no longer finite")
+
+    def _check_parameters(self) -> None:
+        """Check what the last step computed, which its loss does not show: a checkpoint must be usable."""
+        if not all(bool(torch.isfinite(part).all()) for part in self.model.parameters()):
+            raise self._diverged("The model is no longer finite")
+
+    def _check_perplexity(self, perplexity: float) -> None:
+        """Refuse to go on with a model that is worse than guessing, unless it was when it came from another run."""
+        num_words, step = len(self.run.vocabulary), self.progress.step
+        known = (num_words, self._start_perplexity(), self.progress.best_perplexity)
+        is_lost = perplexity > ASTRAY * max(one for one in known if math.isfinite(one))
+        if math.isfinite(perplexity) and (not is_lost or step == 0 or self.loss.scores_odds):
+            return
+        # The state that was saved for this evaluation is none to go on from.
+        if self.world.is_first:
+            state_file(self.run.path, step).unlink(missing_ok=True)
+        self.world.wait()
+        self.newest_state = max(state_files(self.run.path), default=None)
+        if not math.isfinite(perplexity):
+            raise self._diverged("The validation perplexity is no longer finite")
+        raise self._diverged(
+            f"Training has diverged, with a validation PPLf of {perplexity:.3g} where guessing has {num_words:,},"
+        )
+
+    def _diverged(self, what: str) -> DivergedError:
+        factor = self.schedule.factor(max(0, self.progress.step - 1))
+        has_figures = bool(read_metrics(self.run.path).records)
+        remedy = advice.advise_lower_rates(self.run.path, self.config, factor, self.newest_state, has_figures)
+        return DivergedError(f"{what} at step {self.progress.step} {remedy}")
+
+    def _warn(self, sentence: str | None) -> None:
+        """Warn once per run; the summary and reports repeat the warning."""
+        if sentence is not None and sentence not in self.progress.warnings:
+            self.progress.warnings.append(sentence)
+            self.observer.noticed(sentence)
+
+    def _warn_if_astray(self, perplexity: float) -> None:
+        """Say once that the model has become worse than what it started as: the frequencies of the words."""
+        if self.progress.is_astray or self.loss.scores_odds:  # a softmax over odds is worse than that from the start
+            return
+        start = self._start_perplexity()
+        if perplexity > ASTRAY * start:
+            self.progress.is_astray = True
+            self._warn(advice.describe_astray(self.config.optimiser, perplexity, start, self.progress.step))
+
+    def _start_perplexity(self) -> float:
+        """Compute what a model that knows the frequencies of the words alone has on validation."""
+        valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
+        return math.exp(-float(self.model.output.noise.log_target_probs()[valid_N].double().mean()))
+
+    def _fit_to_budget(self) -> None:
+        """Estimate the length of a run that has a budget, and let the schedule end with it."""
+        training = self.config.training
+        if not training.budget_seconds:
+            return
+        self.progress.use_budget(self.world)
+        self.total_steps = self.progress.steps_in_budget(training.budget_seconds, unmeasured=self.total_steps)
+        self.schedule.set_total_steps(self.total_steps)
+
+    def _mean_loss(self) -> float:
+        num_tokens = self.progress.tokens - self.progress.tokens_at_evaluation
+        return self._loss_total / num_tokens if num_tokens else math.nan
+
+    def _tell(self) -> None:
+        self.observer.advanced(
+            tokens=self.progress.tokens,
+            words_per_second=self.progress.recent_words_per_second,
+            loss=self._mean_loss(),
+            seconds_left=self._seconds_left(),
+        )
+
+    def _seconds_left(self) -> float | None:
+        """Estimate how long training, its evaluations and the one on test still take; None while no speed is known."""
+        speed = self.progress.recent_words_per_second
+        if not speed:
+            return None
+        steps_left = self.total_steps - self.progress.step
+        evaluations_left = math.ceil(steps_left * self.config.training.evaluations_per_epoch / len(self.streams))
+        train_tokens = steps_left * self.progress.tokens / self.progress.step
+        evaluated_tokens = evaluations_left * len(self.valid_ids) + self.num_test_tokens
+        # As long as no evaluation was timed, a token is taken to cost as much there as in training.
+        return train_tokens / speed + evaluated_tokens * (self._seconds_per_evaluated or 1 / speed)
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

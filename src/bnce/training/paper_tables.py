@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 
 from bnce import files
 from bnce.config import RunConfig
-from bnce.corpus.manifest import MANIFEST_FILE, SPLITS
+from bnce.corpus.manifest import MANIFEST_FILE
 from bnce.corpus.store import Corpus
 from bnce.errors import BusyError, DiskFullError, UserError, argument, unknown_name
 from bnce.kinds.bodies import BODIES, Body
@@ -20,9 +20,9 @@ from bnce.kinds.losses import LOSSES, Loss
 from bnce.machine.memory import release_memory
 from bnce.runs.checkpoint import MODEL_FILE, remove_states
 from bnce.runs.directory import RunDirectory, hold_run, is_finished, read_status, read_summary
-from bnce.runs.resuming import check_corpus, check_same_settings, check_same_texts
-from bnce.training.observer import Observer
+from bnce.runs.resuming import check_corpus, check_same_settings
 from bnce.training.plan import check_trainable, create_run
+from bnce.training.recorder import Observer
 from bnce.training.run import run_training
 
 # What a table's rows are trained with, unless another recipe is named: `ltcb` and `obwb` are the paper's own.
@@ -79,12 +79,11 @@ def train_rows(
     corpus: Corpus,
     device: torch.device,
     watch: Callable[[RunConfig], AbstractContextManager[Observer]],
-    note_failure: Callable[[str, str], None],
     *,
     command: str = "",
     keep_models: bool = True,
-) -> None:
-    """Train the rows that are not done, and note the names of those that fail, each with its reason.
+) -> Outcome:
+    """Train the rows that are not done, in this process.
 
     What is wrong with any of them is told before the first is trained. A finished row keeps its model, or only its
     figures, but nothing to resume from. A row that fails, such as one that diverges or does not fit into the GPU, is
@@ -93,39 +92,32 @@ def train_rows(
     Several processes can work on one experiment, each on a GPU of its own: a row that another process is training waits
     for that one.
     """
-    configs = check_rows(rows, out, make_config, corpus, device)
+    configs = _check_rows(rows, out, make_config, corpus, device)
     files.make_directory(out)  # where it cannot be made, that is told once and not for every row
     for row in rows:
         if is_finished(out / row.name):
             with contextlib.suppress(BusyError), hold_run(out / row.name):
                 tidy_up(out / row.name, keep_models)
-
-    def train(path: Path, config: RunConfig) -> None:
-        resume = (path / "config.toml").is_file()
-        try:
-            run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
-        except UserError as error:
-            if not resume and (path / "config.toml").is_file():
-                raise BusyError(f"Another process has just started '{path}'.") from error
-            raise
-        with hold_run(path), watch(config) as observer:
-            if not is_settled(path):  # by another process, while this one opened it
-                run_training(run, corpus, device, observer, resume=resume, command=command)
-            tidy_up(path, keep_models)
-
+    failed: dict[str, str] = {}
     for row in rows:
-        # Looked at only now: other processes may be at work, too.
-        if is_settled(out / row.name):
+        path, config = out / row.name, configs[row]
+        if is_settled(path):  # looked at only now: other processes may be at work, too
             continue
         try:
-            train(out / row.name, configs[row])
+            resume = (path / "config.toml").is_file()
+            run = RunDirectory.open(path) if resume else _create(path, config, corpus, device)
+            with hold_run(path), watch(config) as observer:
+                if not is_settled(path):  # by another process, while this one opened it
+                    run_training(run, corpus, device, observer, resume=resume, command=command)
+                tidy_up(path, keep_models)
         except BusyError:
             continue
         except DiskFullError:
             raise  # it would stop the others, too
         except (UserError, OSError) as error:
-            note_failure(row.name, str(error))
+            failed[row.name] = str(error)
         release_memory(device)
+    return find_outcome(rows, out, failed)
 
 
 def find_outcome(rows: list[PlannedRow], out: Path, failed: Mapping[str, str] | None = None) -> Outcome:
@@ -143,7 +135,16 @@ def is_settled(path: Path) -> bool:
     return read_status(path) in ("finished", "diverged")
 
 
-def check_rows(
+def _create(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> RunDirectory:
+    try:
+        return create_run(path, config, corpus, device)
+    except UserError as error:
+        if (path / "config.toml").is_file():
+            raise BusyError(f"Another process has just started '{path}'.") from error
+        raise
+
+
+def _check_rows(
     rows: list[PlannedRow],
     out: Path,
     make_config: Callable[[PlannedRow], RunConfig],
@@ -151,13 +152,24 @@ def check_rows(
     device: torch.device,
 ) -> dict[PlannedRow, RunConfig]:
     """Make the rows' settings, and tell at once all that is wrong with them."""
-    refuse_other_directories(out)
+    for file, kind in ((MANIFEST_FILE, "a corpus"), ("config.toml", "a run")):
+        if (out / file).is_file():
+            raise UserError(
+                f"The output '{out}' is {kind}, because it has a {file}: give {argument('out')} a directory of its own."
+            )
+    remedy = f"repeat its settings, give another {argument('out')}, or remove it."
     configs: dict[PlannedRow, RunConfig] = {}
     wrong: list[str] = []
     for row in rows:
+        path = out / row.name
         try:
             configs[row] = make_config(row)
-            _check_row(out / row.name, configs[row], corpus, device)
+            check_trainable(configs[row], corpus, device)
+            if (path / "config.toml").is_file():  # it was begun, or even finished
+                run = RunDirectory.open(path)
+                # A corpus that was moved is known by its words and the digests of its splits.
+                check_same_settings(run.config, configs[row], path, remedy)
+                check_corpus(run, corpus)
         except UserError as error:
             wrong.append(str(error))
     if wrong:
@@ -166,38 +178,11 @@ def check_rows(
     return configs
 
 
-def refuse_other_directories(out: Path) -> None:
-    """Refuse to put runs into a directory that is a corpus or a run itself."""
-    for file, kind in ((MANIFEST_FILE, "a corpus"), ("config.toml", "a run")):
-        if (out / file).is_file():
-            raise UserError(
-                f"The output '{out}' is {kind}, because it has a {file}: give {argument('out')} a directory of its own."
-            )
-
-
-def check_texts(paths: Iterable[Path], corpus: Corpus) -> None:
-    """Refuse a corpus with another text, be it of test alone, than runs that stand in one table were begun with."""
-    for path in paths:
-        check_same_texts(path, corpus, SPLITS)
-
-
-def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> None:
-    """Refuse a row that cannot be trained, or that was begun, or even finished, with something else."""
-    check_trainable(config, corpus, device)
-    if not (path / "config.toml").is_file():
-        return
-    run = RunDirectory.open(path)
-    # A corpus that was moved is known by its words and the digests of its splits, below.
-    check_same_settings(run.config, config, path, f"repeat its settings, give another {argument('out')}, or remove it.")
-    check_corpus(run, corpus)
-
-
 def tidy_up(path: Path, keep_models: bool) -> None:
     """Drop what a finished row does not keep, also where a process was killed before it could."""
     if is_finished(path):
         remove_states(path)
         if not keep_models and (path / MODEL_FILE).exists():
             # Said first, so that nobody takes it for lost.
-            summary = {**read_summary(path), "model_removed": True}
-            files.write_json(path / "summary.json", summary)
+            files.write_json(path / "summary.json", {**read_summary(path), "model_removed": True})
             (path / MODEL_FILE).unlink()

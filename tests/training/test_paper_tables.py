@@ -16,13 +16,13 @@ from small_corpus import Watcher, small_config, small_corpus
 
 from bnce import Corpus, UserError, files
 from bnce.config import RunConfig
-from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError
+from bnce.errors import DiskFullError, DivergedError, OutOfMemoryError
 from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import RunDirectory, is_finished, read_status
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import load_model
-from bnce.training import experiment as experiment_module
-from bnce.training.experiment import Outcome, PlannedRow, find_outcome, table_rows, train_rows
+from bnce.training import paper_tables
+from bnce.training.paper_tables import Outcome, PlannedRow, table_rows, train_rows
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
 from bnce.training.trainer import Trainer
@@ -58,10 +58,7 @@ class Experiment:
         return self.run_rows(ROWS, **options)
 
     def run_rows(self, rows: list[PlannedRow], **options: object) -> Outcome:
-        failed: dict[str, str] = {}
-        note = failed.__setitem__
-        train_rows(rows, self.out, self.config, self.corpus, CPU, self.watch, note, **options)  # type: ignore
-        return find_outcome(rows, self.out, failed)
+        return train_rows(rows, self.out, self.config, self.corpus, CPU, self.watch, **options)  # type: ignore
 
 
 def test_tables_are_the_papers_with_chunk_bnce_added() -> None:
@@ -185,7 +182,7 @@ def test_a_full_disk_stops_all_rows(corpus: Corpus, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("error", "tried_again"),
     [
-        (NotFiniteError("The loss is no longer finite."), False),
+        (DivergedError("The loss is no longer finite."), False),
         (OutOfMemoryError("The GPU's memory is full."), True),
         (UserError("Its states are damaged."), True),
         (OSError(5, "Input/output error"), True),
@@ -219,15 +216,15 @@ def test_several_processes_share_an_experiment(corpus: Corpus, tmp_path: Path, m
     """One has begun the second row, finishes the third, and begins the first in the very moment that we do."""
     experiment = Experiment(corpus, tmp_path)
     create_run(tmp_path / "rnn-bnce", experiment.config(ROWS[1]), corpus)
-    create, other = experiment_module.create_run, Experiment(corpus, tmp_path)
+    create, other = paper_tables.create_run, Experiment(corpus, tmp_path)
 
     def too_late(path: Path, *rest: Any) -> RunDirectory:
-        monkeypatch.setattr(experiment_module, "create_run", create)
+        monkeypatch.setattr(paper_tables, "create_run", create)
         other.run_rows(ROWS[2:])
         create(path, *rest)
         return create(path, *rest)
 
-    monkeypatch.setattr(experiment_module, "create_run", too_late)
+    monkeypatch.setattr(paper_tables, "create_run", too_late)
     with files.held(tmp_path / "rnn-bnce", "busy"):
         outcome = experiment.run()
     assert outcome == Outcome(("rnn-softmax", "rnn-bnce"), {})
@@ -240,19 +237,19 @@ def test_a_row_that_another_process_settles_meanwhile_is_not_trained_again(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     """It ends, and is tidied up, after we have looked at it and before we hold it."""
-    experiment, other, hold = Experiment(corpus, tmp_path), Experiment(corpus, tmp_path), experiment_module.hold_run
+    experiment, other, hold = Experiment(corpus, tmp_path), Experiment(corpus, tmp_path), paper_tables.hold_run
     begun = create_run(tmp_path / "rnn-softmax", experiment.config(ROWS[0]), corpus)
 
     def hold_late(path: Path) -> contextlib.AbstractContextManager[None]:
         if path == begun.path:
-            monkeypatch.setattr(experiment_module, "hold_run", hold)
+            monkeypatch.setattr(paper_tables, "hold_run", hold)
             if status == "finished":
                 other.run_rows(ROWS[:1])
             else:
                 begun.write_json("summary.json", {"status": status})
         return hold(path)
 
-    monkeypatch.setattr(experiment_module, "hold_run", hold_late)
+    monkeypatch.setattr(paper_tables, "hold_run", hold_late)
     outcome = experiment.run()
     assert outcome.waiting == ()
     assert list(outcome.failed) == ([] if status == "finished" else ["rnn-softmax"])
@@ -266,7 +263,7 @@ def test_what_a_killed_process_left_of_a_finished_row_is_removed(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as killed:
-        killed.setattr("bnce.training.experiment.tidy_up", lambda *_: None)
+        killed.setattr("bnce.training.paper_tables.tidy_up", lambda *_: None)
         assert Experiment(corpus, tmp_path).run().finished
     assert all(state_files(tmp_path / row.name) for row in ROWS)
     assert Experiment(corpus, tmp_path).run(keep_models=False).finished

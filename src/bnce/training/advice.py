@@ -1,0 +1,132 @@
+"""What is told of a run that could go better: every sentence of advice, before training, in it, and where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from bnce.config import LossConfig, OptimiserConfig, RunConfig, TrainingConfig
+from bnce.corpus.store import Corpus
+from bnce.errors import argument, counted
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
+from bnce.kinds.optimisers import OPTIMISERS
+from bnce.runs.resuming import resume_command
+from bnce.training.progress import Progress
+
+# Up to so many tokens a text is small; from so many on it is large enough for the largest models.
+SMALL_TOKENS, LARGE_TOKENS = 20_000_000, 300_000_000
+# Of a Transformer's streams: below so many, the other targets of a time step are too little noise, and below so many
+# those of a chunk are too much the position's own text (docs/method.md has the figures).
+FEW_STREAMS, VERY_FEW_STREAMS = 256, 64
+ENOUGH_DRAWN = 1000
+# A run of fewer steps, with a batch that could be smaller, learns little.
+FEW_STEPS = 500
+LARGE_BATCH = 64
+ALL_BUT_LITTLE = 0.9  # of a text; who trains on less of it is told
+
+
+def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
+    """Choose a recipe by the size of the training text and the device, and say why in a sentence."""
+    num_tokens, on_gpu = corpus.statistics["train"].num_tokens, device.type == "cuda"
+    large = "wiki" if num_tokens <= LARGE_TOKENS else "news"
+    name = large if on_gpu and num_tokens > SMALL_TOKENS else "small"
+    where = "a GPU" if on_gpu else "a CPU"
+    reason = (
+        f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name a recipe to use another"
+    )
+    return name, f"{reason} one."
+
+
+def advise_noise(config: RunConfig) -> str | None:
+    """Say which noise gives a lower perplexity, where a Transformer reads few long streams."""
+    loss, num_streams = config.loss, config.training.batch_size
+    kind = LOSSES.find(loss.name)
+    if not BODIES.find(config.model.name).attends or not kind.batch_is_noise or loss.num_noise:
+        return None
+    drawn = f"{argument('loss', 'bnce')} with loss.num_noise={ENOUGH_DRAWN}"
+    if kind.whole_chunk and num_streams < VERY_FEW_STREAMS:
+        return f"{kind.shown} with {num_streams} long streams: {drawn} usually gives a lower perplexity."
+    if not kind.whole_chunk and num_streams < FEW_STREAMS:
+        better = argument("loss", "chunk-bnce") if num_streams >= VERY_FEW_STREAMS else drawn
+        return (
+            f"{kind.shown} with {num_streams} streams has only {num_streams - 1} noise words per position: {better} "
+            "usually gives a lower perplexity."
+        )
+    return None
+
+
+def find_unused(settings: Sequence[str], models: Iterable[str]) -> str | None:
+    """Say which `key=value` settings of a model none of these models has a use for."""
+    known = {name: BODIES.find(name) for name in models}
+    of_some = {f"model.{size}" for kind in BODIES for size in (*kind.sizes, "context")}
+    of_these = {f"model.{size}" for kind in known.values() for size in (*kind.sizes, *(["context"] * kind.attends))}
+    given = dict.fromkeys(setting.partition("=")[0].strip() for setting in settings)
+    unused = [name for name in given if name in of_some - of_these]
+    if not unused:
+        return None
+    shown = " and ".join(kind.shown for kind in known.values())
+    has = "has" if len(known) == 1 else "have"
+    change = "the setting changes" if len(unused) == 1 else "the settings change"
+    return f"{shown} {has} no use for {' and '.join(unused)}: {change} nothing."
+
+
+def advise_whole_text(config: RunConfig, corpus: Corpus) -> str | None:
+    """Say that much of the text is left out: somebody may have meant to train on all of it."""
+    limit, num_tokens = config.training.max_train_tokens, corpus.statistics["train"].num_tokens
+    if not 0 < limit < ALL_BUT_LITTLE * num_tokens:
+        return None
+    return (
+        f"Training uses the first {limit:,} of the corpus's {num_tokens:,} training tokens "
+        f"({100 * limit / num_tokens:.0f}%), as training.max_train_tokens says: set it to 0 to use all of them."
+    )
+
+
+def advise_smaller_batch(num_steps: int, batch_size: int) -> str | None:
+    """Say that a run has few steps, where more of them could be made of its text."""
+    if num_steps >= FEW_STEPS or batch_size <= LARGE_BATCH:
+        return None
+    return (
+        f"The whole run has only {counted(num_steps, 'step')}: lower training.batch_size ({batch_size}), as the recipe "
+        "small does, or train on more text."
+    )
+
+
+def describe_astray(optimiser: OptimiserConfig, perplexity: float, start: float, step: int) -> str:
+    """Say that the model has become worse than what it started as: the frequencies of the words."""
+    rates = OPTIMISERS.find(optimiser.name).rates
+    told = " or ".join(f"optimiser.{rate} ({getattr(optimiser, rate):g})" for rate in rates)
+    return (
+        f"Validation PPLf is {perplexity:.5g} at step {step}, worse than at the start of training ({start:.5g}): "
+        f"lower {told}."
+    )
+
+
+def describe_early_stop(progress: Progress, total_steps: int, training: TrainingConfig) -> str:
+    """Say why a run ends before its time."""
+    in_vain = counted(progress.evaluations_without_better, "evaluation")
+    return (
+        f"Training stops early at step {progress.step} of {total_steps}: {in_vain} in a row found no validation PPLf "
+        f"below {progress.best_perplexity:.5g} (step {progress.best_step}), and training.stop_after is "
+        f"{training.stop_after}."
+    )
+
+
+def advise_lower_rates(path: Path, config: RunConfig, factor: float, checkpoint: Path | None, has_figures: bool) -> str:
+    """Name the rate of a run that diverged, and say how to go on: with half of it from where it can, else a tenth."""
+    optimiser, penalty, usual = config.optimiser, config.loss.penalty, LossConfig.penalty
+    with_rate = f"learning rate {optimiser.learning_rate * factor:g}"
+    if LOSSES.find(config.loss.name).penalises and penalty > usual:  # which a resumed run cannot change
+        with_rate += f"; loss.penalty is {penalty:g}, usually {usual:g}, and a new run may need a lower one"
+    share = 10 if checkpoint is None else 2
+    settings = [f"optimiser.{key}={getattr(optimiser, key) / share:g}" for key in OPTIMISERS.find(optimiser.name).rates]
+    command = resume_command(path, *(word for setting in settings for word in ("--set", setting)))
+    if checkpoint is not None:
+        remedy = f"the last good checkpoint is '{checkpoint}'. Continue from it with lower rates:  {command}"
+    elif has_figures:  # which a new start would take away
+        remedy = f"there is no checkpoint. Train a new run with lower rates, such as {' and '.join(settings)}."
+    else:
+        remedy = f"there is no checkpoint yet. Start it again with lower rates:  {command}"
+    return f"({with_rate}): {remedy}"
