@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bnce.kernels import on_its_device
 from bnce.kernels.scratch import scratch
 
 
@@ -138,6 +139,7 @@ def _adam(
         _add_multiple(table_VD + word * D, grad_ND + row * grad_stride, factor, D, BLOCK)
 
 
+@on_its_device
 def merge(words_N: Tensor, values_ND: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """Add up the values of equal words: at one place of each word the sum, at its other places zeros, in float32."""
     N = len(words_N)
@@ -151,6 +153,7 @@ def merge(words_N: Tensor, values_ND: Tensor, num_rows: int) -> tuple[Tensor, Te
     return words_N, merged_ND
 
 
+@on_its_device
 def add_rows_(target_UD: Tensor, place_N: Tensor, values_ND: Tensor) -> None:
     """Add each row of values to the target's row at its place; the target may be some columns of a wider one."""
     D = values_ND[0].numel()
@@ -158,12 +161,14 @@ def add_rows_(target_UD: Tensor, place_N: Tensor, values_ND: Tensor) -> None:
     _add_rows[(len(place_N),)](target_UD, target_UD.stride(0), place_N, values_ND, D, BLOCK=_block(D))
 
 
+@on_its_device
 def copy_rows_(to_ND: Tensor, from_VD: Tensor, row_N: Tensor) -> None:
     """Copy the rows with some numbers, between columns of wider tables and formats."""
     D = to_ND[0].numel()
     _copy_rows[(len(to_ND),)](to_ND, to_ND.stride(0), from_VD, from_VD.stride(0), row_N, D=D, BLOCK=_block(D))
 
 
+@on_its_device
 def adagrad_(
     table_VD: Tensor,
     accumulator_V: Tensor,
@@ -183,6 +188,7 @@ def adagrad_(
     _adagrad[(len(grad_ND),)](*tensors, epsilon, D, EVERY=every, BLOCK=_block(D))
 
 
+@on_its_device
 def adam_(
     table_VD: Tensor,
     square_V: Tensor,

@@ -26,20 +26,25 @@ class Gradients:
 def measure(touched: dict[str, tuple[Tensor, Tensor]], dense: dict[str, Tensor], body: Tensor) -> Gradients:
     """Measure the norm over all parameters; equal rows must be merged first, otherwise the norm is wrong."""
     parts = [body, *(grad for _, grad in touched.values()), *dense.values()]
-    fast = kernels.choose("clip", body)
-    norm: Tensor = total_norm(parts) if fast is None else fast.total_norm(parts)
-    return Gradients(norm, touched, dense, body)
+    return Gradients(total_norm(parts), touched, dense, body)
 
 
 def total_norm(parts: Sequence[Tensor]) -> Tensor:
     """Compute the norm over all numbers of all parts."""
+    if kernels.usable(parts[0]):
+        from bnce.kernels.elementwise import total_norm as fast
+
+        return fast(parts)
     norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in parts]))
     return norm
 
 
-@kernels.with_twin("clip")
 def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
     """Compute what gradients of this norm are multiplied by."""
+    if kernels.usable(norm):
+        from bnce.kernels.elementwise import clip_factor as fast
+
+        return fast(norm, max_norm)
     return (max_norm / (norm + 1e-6)).clamp(max=1.0)
 
 

@@ -23,10 +23,10 @@ def merged_rows(grad: Tensor, *, deterministic: bool = False, to_fewer: bool = F
     # Nothing was written to it since it was merged: a backward pass adds its own rows in place, also to one of zeros.
     if getattr(grad, _MERGED, None) == grad._version:
         return words_N, values_ND
-    fast = kernels.choose("rows", values_ND, deterministic=deterministic)
-    if fast is not None:
-        merged: tuple[Tensor, Tensor] = fast.merge(words_N, values_ND, len(grad))
-        return merged
+    if not deterministic and kernels.usable(values_ND):
+        from bnce.kernels.rows import merge
+
+        return merge(words_N, values_ND, len(grad))
     if to_fewer and not grad.is_cuda:
         return rows.merge_to_fewer(words_N, values_ND)
     if not (deterministic and grad.is_cuda):
