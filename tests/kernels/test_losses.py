@@ -151,8 +151,8 @@ def test_distinct_words_are_found_at_a_fixed_shape(
 
 
 def test_a_target_that_is_no_word_gives_nan_and_writes_nowhere(device: torch.device) -> None:
+    from bnce.kernels.distinct import scratch
     from bnce.kernels.merged_chunk_nce import distinct_words
-    from bnce.kernels.scratch import scratch
 
     target = torch.randint(0, 10, (T, B), device=device)
     beyond = scratch(2 * V, target.device)[V:]  # of a larger table on the same device

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bnce.kernels import on_its_device
-from bnce.kernels.scratch import scratch
+from bnce.kernels.distinct import scratch
 
 
 @triton.jit

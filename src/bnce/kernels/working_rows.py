@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bnce.kernels.scratch import scratch
+from bnce.kernels.distinct import scratch
 
 BLOCK = 512
 

@@ -91,6 +91,9 @@ class Recurrent(Body):
         return hidden_BD if self.bottleneck is None else torch.relu(self.bottleneck(hidden_BD)), _join(lasts)
 
 
+rnn, lstm = partial(Recurrent, "rnn"), partial(Recurrent, "lstm")
+
+
 def _part(state: State, number: int) -> State:
     """Take a layer's own part (1, B, D) of the state of all (N, B, D)."""
     return tuple(part[number : number + 1] for part in state)
