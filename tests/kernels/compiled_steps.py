@@ -25,7 +25,7 @@ from bnce import LOSSES, Noise, OutputLayer, kernels
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig
 from bnce.corpus.streams import Chunk
 from bnce.kernels import chunk_nce, chunk_softmax, distinct, log_normaliser, rows, target_scores, targets, working_rows
-from bnce.kernels.rules import batch_nce, chunk, sampled_softmax, softmax
+from bnce.kernels.rules import batch_nce, chunk, columns, sampled_softmax, softmax
 from bnce.language_model import LanguageModel
 from bnce.optimisers import build_optimiser
 from bnce.recipes.recipe import load_recipe
@@ -129,6 +129,14 @@ def rules() -> None:
     """Call the rules on blocks of products, of one problem or several, with all that there may be beside them."""
     column_TB = distinct.distinct_words(torch.randint(V, (T, B)), V, V, torch.ones(T, B, dtype=torch.bool))[1]
     distinct.distinct_words(torch.randint(V, (T, B)), V, V)
+    log_noise_V, drawn_TK = torch.randn(V), torch.randint(V, (T, 7))
+    for valid_TB in (None, torch.ones(T, B, dtype=torch.bool)):
+        columns.step_columns(torch.randint(V, (T, B)), valid_TB, None, log_noise_V)
+        columns.step_columns(torch.randint(V, (T, B)), valid_TB, drawn_TK, log_noise_V, torch.randn(V))
+    for dtype in (torch.float32, torch.bfloat16):
+        tables = torch.randn(V, 20), torch.randn(V)
+        columns.gather(drawn_TK, torch.randn(T, 7), *tables, torch.zeros(()), dtype, width=24, num_columns=8)
+        columns.gather(drawn_TK, None, *tables, None, dtype, width=24, num_columns=8)
     for dtype in (torch.float32, torch.bfloat16):
         for extra in (None, torch.ones(1, B)):
             product_PRM, offset_PM = torch.randn(1, B, 1040, dtype=dtype), torch.randn(1, 1040)
@@ -138,7 +146,7 @@ def rules() -> None:
             softmax.cross_entropies(block, penalty=0.0)
             softmax.cross_entropies(block, penalty=0.1)
             sampled_softmax.ranking(block)
-            sampled_softmax.ranking(block, torch.randint(V, (1, 1033)))
+            sampled_softmax.ranking(block, torch.randint(V, (1033,)))
             block, count_U = block._replace(rows=(row_1B.int(), row_1B)), torch.ones(1033, dtype=torch.int32)
             for beta in (0.0, 0.5, 1.0):
                 for own in (column_TB, torch.zeros(1033, dtype=torch.int64)):

@@ -73,10 +73,10 @@ def _ranking(
 
 
 @on_its_device
-def ranking(block: Any, *word_1K: Tensor) -> Tensor:
+def ranking(block: Any, *word_K: Tensor) -> Tensor:
     """Turn products and own scores into gradients, and give the loss of each row.
 
-    `word_1K` are the words of the columns where hits have no part; `block.rows` are then the words of the targets.
+    `word_K` are the words of the columns where hits have no part; `block.rows` are then the words of the targets.
     """
     _, R, C = block.product_PRM.shape
     own_1R, counts_1R = block.own_PR, block.counts_PR
@@ -87,12 +87,12 @@ def ranking(block: Any, *word_1K: Tensor) -> Tensor:
         block.gradient_PRM,
         block.offset_PM,
         own_1R,
-        block.rows[0].contiguous() if word_1K else own_1R,  # any pointer will do where none is read
-        word_1K[0] if word_1K else own_1R,
+        block.rows[0].contiguous() if word_K else own_1R,  # any pointer will do where none is read
+        word_K[0] if word_K else own_1R,
         own_1R if counts_1R is None else counts_1R.contiguous(),
         loss_1R,
-        word_1K[0].shape[1] if word_1K else 0,
-        REMOVES=bool(word_1K),
+        len(word_K[0]) if word_K else 0,
+        REMOVES=bool(word_K),
         COUNTED=counts_1R is not None,
         C=C,
         BLOCK=min(BLOCK, triton.next_power_of_2(C)),
