@@ -30,9 +30,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bnce.kernels import hopper, persistent_recurrence, recurrence
+from bnce.kernels import recurrence
+from bnce.kernels.hopper import nvrtc, persistent
 from bnce.kernels.recurrence_sizes import Sizes
-from bnce.models.recurrent import _run_cell
+from bnce.models import recurrent
 
 T = 20
 SHAPES = [
@@ -51,9 +52,7 @@ WAYS: dict[str, dict[str, object]] = {
     "one launch": {},
     "steps": {},
     "stages": {},
-    "one launch, turns": {"TURNS": {"lstm_forward": 2, "lstm_backward": 2}},
     "one launch, each loads all": {"CLUSTERS": {"lstm_backward": 4}},
-    "one launch, exact tanh": {"FAST_TANH": 0},
 }
 # What is left out of the kernels' text, to see what it takes. Where a text is not in a kernel, nothing changes.
 LEFT_OUT: dict[str, list[tuple[str, str]]] = {
@@ -86,8 +85,7 @@ STAGES = {
     ],
     "first block there": [
         ("                if (t + 1 < T) {\n                    load_rows", False),
-        ("                    if (t + 1 < T) {\n                        u32 to", False),
-        ("if (t) load_step(turn, now, t - 1);", False),
+        ("                if (t + 1 < T) {\n                    u32 to", False),
         ("if (t) load_step(now, t - 1);", False),
     ],
     "products done": [
@@ -98,7 +96,7 @@ STAGES = {
     ],
     "sums added up": [("wait_for(at.barrier + 8 * BLOCKS, parity);", True)],
     "cells done": [
-        ("if (TURNS > 1) copies_wait", False),
+        ("            block_sync();\n            if (t + 1 < T) {", False),
         ("\n            if (t + 1 < T) arrive(", False),
         ("\n            if (t) arrive(", False),
     ],
@@ -142,14 +140,14 @@ class Network:
         self.cell = (nn.LSTM if name == "lstm" else nn.RNN)(E, H).cuda()
         self.weights = list(self.cell.all_weights[0])
         self.input = torch.randn(num_steps, B, E, device="cuda", requires_grad=True)
-        self.state = [torch.randn(B, H, device="cuda").tanh() for _ in range(2 if name == "lstm" else 1)]
+        self.state = [torch.randn(1, B, H, device="cuda").tanh() for _ in range(2 if name == "lstm" else 1)]
         self.grad = torch.randn(num_steps, B, H, device="cuda").bfloat16()
         self.reset = torch.rand(num_steps, B, device="cuda") < 0.1 if has_resets else None
-        self.run_layer = recurrence.lstm if name == "lstm" else recurrence.rnn
 
     def run(self) -> list[Tensor]:
         """Give the output, the states after it and all gradients."""
-        wide, *last = self.run_layer(self.input, *self.state, self.weights, torch.bfloat16, self.reset)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            wide, last = recurrence.run_layer(self.weights, self.input, tuple(self.state), self.reset)
         output = wide[..., : self.H]
         return [output.detach(), *last, *torch.autograd.grad(output, [self.input, *self.weights], self.grad)]
 
@@ -159,9 +157,9 @@ class Network:
         cell.load_state_dict(self.cell.state_dict())
         given = self.input.detach().double().requires_grad_()
         with torch.backends.cudnn.flags(enabled=False):
-            output, after = _run_cell(cell, given, tuple(part.double()[None] for part in self.state), self.reset)
+            output, after = recurrent.run_layer(cell, given, tuple(part.double() for part in self.state), self.reset)
             grads = torch.autograd.grad(output, [given, *cell.all_weights[0]], self.grad.double())
-        return [output.detach(), *(part[0].detach() for part in after), *grads]
+        return [output.detach(), *(part.detach() for part in after), *grads]
 
     def errors(self) -> list[float]:
         """Compare both."""
@@ -182,8 +180,8 @@ class Network:
             sums, cell = given.clone(), torch.zeros(num_steps + 1, B, wide, device="cuda")
         one = sizes.in_one_launch
         if self.name == "lstm":
-            forward = persistent_recurrence.lstm_forward if one else recurrence._lstm_steps
-            backward = persistent_recurrence.lstm_backward if one else recurrence._lstm_steps_back
+            forward = persistent.lstm_forward if one else recurrence._lstm_steps
+            backward = persistent.lstm_backward if one else recurrence._lstm_steps_back
             forward(sums, weight, hidden, hidden, cell, None)
             values = sums.clone()
 
@@ -199,12 +197,12 @@ class Network:
 
         def rnn_there() -> None:
             sums.copy_(given)
-            (persistent_recurrence.rnn_forward if one else recurrence._rnn_steps)(sums, weight, hidden, hidden, None)
+            (persistent.rnn_forward if one else recurrence._rnn_steps)(sums, weight, hidden, hidden, None)
 
         def rnn_back() -> None:
             sums.copy_(given)
             if one:
-                persistent_recurrence.rnn_backward(sums, weight, grad, hidden, None)
+                persistent.rnn_backward(sums, weight, grad, hidden, None)
             else:
                 sums.copy_(grad)
                 recurrence._rnn_steps_back(sums, weight, hidden, None)
@@ -264,12 +262,12 @@ def measure(way: str) -> None:
         else:
             tell(kind=kind, shape=shape, took=round(time.perf_counter() - began, 2), **found)
 
-    persistent = way != "steps"
-    os.environ["BNCE_PERSISTENT"] = str(int(persistent))
+    in_one_launch = way != "steps"
+    os.environ["BNCE_PERSISTENT"] = str(int(in_one_launch))
     for name, value in WAYS[way].items():
-        setattr(persistent_recurrence, name, value)
-    persistent_recurrence.SPIN_LIMIT = 1 << 21
-    if persistent:
+        setattr(persistent, name, value)
+    persistent.SPIN_LIMIT = 1 << 21
+    if in_one_launch:
         _say_plans(tell)
     main = way in ("steps", "one launch")
     if way == "stages":
@@ -290,24 +288,24 @@ def measure(way: str) -> None:
     for name, B, E, H in shapes:
         network = Network(name, B, E, H)
         attempt("error", [name, B, H, T, False], lambda network=network: {"errors": network.errors()})
-        if persistent:
+        if in_one_launch:
             attempt("repeat", [name, B, H], lambda network=network: {"same": network.repeats()})
         attempt("time", [name, B, H], lambda network=network: _times(network))
 
 
 def _say_plans(tell: Callable[..., None]) -> None:
-    original, max_ctas = persistent_recurrence._Ready.__init__, hopper.Kernel.max_ctas
+    original, max_ctas = persistent._Ready.__init__, nvrtc.Kernel.max_ctas
 
-    def count(self: hopper.Kernel, device: torch.device) -> int:
+    def count(self: nvrtc.Kernel, device: torch.device) -> int:
         try:
             return max_ctas(self, device)
-        except hopper.CannotCompileError as error:
+        except nvrtc.CannotCompileError as error:
             tell(kind="count", shape=[self.name], failed=str(error))
             return 96
 
-    hopper.Kernel.max_ctas = count  # type: ignore[method-assign]
+    nvrtc.Kernel.max_ctas = count  # type: ignore[method-assign]
 
-    def init(self: persistent_recurrence._Ready, *args: object) -> None:
+    def init(self: persistent._Ready, *args: object) -> None:
         began = time.perf_counter()
         original(self, *args)  # type: ignore[arg-type]
         plan = self.plan
@@ -322,7 +320,7 @@ def _say_plans(tell: Callable[..., None]) -> None:
             took=round(time.perf_counter() - began, 2),
         )
 
-    persistent_recurrence._Ready.__init__ = init  # type: ignore[method-assign]
+    persistent._Ready.__init__ = init  # type: ignore[method-assign]
 
 
 def _steps_ms(network: Network) -> tuple[bool, float, float]:
@@ -337,21 +335,21 @@ def _steps_ms(network: Network) -> tuple[bool, float, float]:
 
 def _times(network: Network) -> dict[str, object]:
     in_one_launch, forward, backward = _steps_ms(network)
-    assert not persistent_recurrence._FAILED, persistent_recurrence._FAILED
+    assert not persistent._FAILED, persistent._FAILED
     return {"one_launch": in_one_launch, "forward": forward, "backward": backward, "all": median_ms(network.run)}
 
 
 @contextlib.contextmanager
 def _changed(change: Callable[[str], str]) -> Iterator[None]:
     """Change the kernels' text for a while."""
-    original = hopper.source
-    hopper.source = lambda names, definitions: change(original(names, definitions))  # type: ignore[assignment]
-    persistent_recurrence._READY.clear()
+    original = nvrtc.source
+    nvrtc.source = lambda names, definitions: change(original(names, definitions))  # type: ignore[assignment]
+    persistent._READY.clear()
     try:
         yield
     finally:
-        hopper.source = original
-        persistent_recurrence._READY.clear()
+        nvrtc.source = original
+        persistent._READY.clear()
 
 
 def leave_out(text: str, part: str) -> str:
@@ -385,14 +383,14 @@ def _stages(network: Network) -> dict[str, object]:
     with _changed(read_clock):
         # Once compiled, and before anything runs, there must be room for what is written down.
         Sizes.choose(network.name, network.input, network.H, torch.bfloat16, has_resets=False)
-        for ready in persistent_recurrence._READY.values():
+        for ready in persistent._READY.values():
             ready.arrived = torch.zeros(NUM_COUNTERS + MAX_CTAS * MAX_STEPS * 8, dtype=torch.int64, device="cuda")
         forward, backward = network.steps()
         for name, run in ("forward", forward), ("backward", backward):
             for _ in range(3):
                 run()
-            key = next(key for key in persistent_recurrence._READY if key[0] == f"{network.name}_{name}")
-            ready = persistent_recurrence._READY[key]
+            key = next(key for key in persistent._READY if key[0] == f"{network.name}_{name}")
+            ready = persistent._READY[key]
             stamps = ready.arrived[NUM_COUNTERS:].view(MAX_CTAS, MAX_STEPS, 8)[: ready.plan.num_ctas].cpu().double()
             cycles[name] = between(stamps, range(T) if name == "forward" else range(T - 1, -1, -1))
     return cycles

@@ -174,13 +174,27 @@ def test_a_wrong_import_is_seen() -> None:
     assert wrong_imports("corpus.prepare", "from bnce.corpus.store import Corpus\nimport numpy, bnce.errors") == []
 
 
-def test_kernels_are_chosen_in_one_place() -> None:
-    """Whoever has a faster twin asks `kernels.choose` or `kernels.with_twin`, and imports none of its files."""
+def test_kernels_are_imported_only_where_they_are_used() -> None:
+    """Inside a function that has asked whether kernels are usable: Triton is not there for everybody."""
     for module, path in MODULES.items():
-        if module.partition(".")[0] != "kernels":
-            source = (PACKAGE / path).read_text(encoding="utf-8")
-            assert not [name for name in imported(source) if name.startswith("kernels.")], module
-            assert "kernels.available" not in source, module
+        if module.partition(".")[0] == "kernels":
+            continue
+        tree = ast.parse((PACKAGE / path).read_text(encoding="utf-8"))
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        users = [node for node in functions if any(name.startswith("kernels.") for name in imported(ast.unparse(node)))]
+        assert all("usable(" in ast.unparse(node) for node in users), module
+        outside = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import)]
+        inside = {id(part) for node in functions for part in ast.walk(node)}
+        at_once = ast.unparse(ast.Module([node for node in outside if id(node) not in inside], []))
+        assert not [name for name in imported(at_once) if name.startswith("kernels.")], module
+
+
+def test_bodies_need_torch_and_kernels_alone() -> None:
+    """Exported models have copies of their files."""
+    for module, path in MODULES.items():
+        if module.startswith("models."):
+            names = set(imported((PACKAGE / path).read_text(encoding="utf-8")))
+            assert {name.partition(".")[0] for name in names} <= {"kernels", "models"}, module
 
 
 def test_the_front_door_names_only_lazy_ones() -> None:

@@ -13,7 +13,7 @@ from benchmarks.bench import bench
 from bnce import LOSSES, OutputLayer
 from bnce.corpus.resets import Resets
 from bnce.corpus.streams import PrefetchedStreams, Streams, open_streams
-from bnce.kernels import persistent_recurrence as persistent
+from bnce.kernels.hopper import persistent
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
 from bnce.machine.processes import World

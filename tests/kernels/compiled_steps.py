@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from test_rules import Block
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -23,7 +24,8 @@ from triton.runtime.jit import JITFunction
 from bnce import LOSSES, Noise, OutputLayer, kernels
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.streams import Chunk
-from bnce.kernels import chunk_nce, chunk_softmax, log_normaliser, target_scores, targets
+from bnce.kernels import chunk_nce, chunk_softmax, distinct, log_normaliser, target_scores, targets
+from bnce.kernels.rules import batch_nce, chunk, columns, sampled_softmax, softmax
 from bnce.language_model import LanguageModel
 from bnce.machine.processes import World
 from bnce.recipes.recipe import load_recipe
@@ -120,11 +122,39 @@ def what_only_a_gpu_does(sizes: Sequence[int] = (20, 400, 600)) -> None:
             target_scores.score_targets(rows_ND, torch.randn(V, D), bias_V, words_N)
 
 
+def rules() -> None:
+    """Call the rules on blocks of products, of one problem or several, with all that there may be beside them."""
+    column_TB = distinct.distinct_words(torch.randint(V, (T, B)), V, V, torch.ones(T, B, dtype=torch.bool))[1]
+    distinct.distinct_words(torch.randint(V, (T, B)), V, V)
+    log_noise_V, drawn_TK = torch.randn(V), torch.randint(V, (T, 7))
+    for valid_TB in (None, torch.ones(T, B, dtype=torch.bool)):
+        columns.step_columns(torch.randint(V, (T, B)), valid_TB, None, log_noise_V)
+        columns.step_columns(torch.randint(V, (T, B)), valid_TB, drawn_TK, log_noise_V, torch.randn(V))
+    for dtype in (torch.float32, torch.bfloat16):
+        tables = torch.randn(V, 20), torch.randn(V)
+        columns.gather(drawn_TK, torch.randn(T, 7), *tables, torch.zeros(()), dtype, width=24, num_columns=8)
+        columns.gather(drawn_TK, None, *tables, None, dtype, width=24, num_columns=8)
+    for dtype in (torch.float32, torch.bfloat16):
+        for extra in (None, torch.ones(1, B)):
+            product_PRM, offset_PM = torch.randn(1, B, 1040, dtype=dtype), torch.randn(1, 1040)
+            row_1B = torch.arange(B).view(1, B)
+            block = Block(product_PRM, product_PRM, offset_PM, extra, extra, torch.randn(1, B), (row_1B,))
+            batch_nce.classification(block)
+            softmax.cross_entropies(block, penalty=0.0)
+            softmax.cross_entropies(block, penalty=0.1)
+            sampled_softmax.ranking(block)
+            sampled_softmax.ranking(block, torch.randint(V, (1033,)))
+            block, count_U = block._replace(rows=(row_1B.int(), row_1B)), torch.ones(1033, dtype=torch.int32)
+            for beta in (0.0, 0.5, 1.0):
+                for own in (column_TB, torch.zeros(1033, dtype=torch.int64)):
+                    chunk.classification_or_ranking(block, count_U, own, beta=beta, penalty=0.1)
+
+
 def started_kernels() -> list[str]:
     """Name what is started, and not only called by other kernels, from what stands before or after its name."""
     names = []
-    for module in pkgutil.iter_modules(kernels.__path__):
-        imported = importlib.import_module(f"bnce.kernels.{module.name}")
+    for module in pkgutil.walk_packages(kernels.__path__, "bnce.kernels."):
+        imported = importlib.import_module(module.name)
         with open(imported.__file__ or "", encoding="utf-8") as file:
             text = file.read()
         for name, value in vars(imported).items():
@@ -138,6 +168,6 @@ if __name__ == "__main__":
     driver.set_active(Hopper())
     JITFunction.run = only_compile
     kernels._IS_INTERPRETED = True
-    for part in (steps_of_recipes, steps_of_losses, steps_of_bodies, calls_of_a_layer, what_only_a_gpu_does):
+    for part in (steps_of_recipes, steps_of_losses, steps_of_bodies, calls_of_a_layer, what_only_a_gpu_does, rules):
         part()
     print(json.dumps({name: len(compiled.get(name, ())) for name in started_kernels()}))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bnce.kernels.persistent_recurrence import make_plan
+from bnce.kernels.hopper.persistent import make_plan
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # as the script runs: beside its parts
 try:

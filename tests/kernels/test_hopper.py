@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.kernels import hopper
-from bnce.kernels import persistent_recurrence as persistent
+from bnce.kernels.hopper import nvrtc, persistent
 
 
 @pytest.fixture
@@ -22,22 +21,22 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         texts.append(text)
         return text.encode()
 
-    monkeypatch.setattr(hopper, "_compile", compile_text)
+    monkeypatch.setattr(nvrtc, "_compile", compile_text)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return texts
 
 
 def test_a_text_is_compiled_once(compiled: list[str], tmp_path: Path) -> None:
     for text in ("a", "b", "a", "b"):
-        assert hopper.compile_source(text) == text.encode()
+        assert nvrtc.compile_source(text) == text.encode()
     assert compiled == ["a", "b"]
     assert len(list((tmp_path / "cache" / "bnce" / "kernels").iterdir())) == 2
 
 
 def test_another_compiler_compiles_again(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    hopper.compile_source("a")
+    nvrtc.compile_source("a")
     monkeypatch.setattr("torch.version.cuda", "99.0")
-    hopper.compile_source("a")
+    nvrtc.compile_source("a")
     assert compiled == ["a", "a"]
 
 
@@ -49,20 +48,20 @@ def test_without_a_place_it_is_compiled_every_time(
 
     (tmp_path / "cache").touch()
     for _ in range(2):
-        assert hopper.compile_source("a") == b"a"
+        assert nvrtc.compile_source("a") == b"a"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", no_home)
-    assert hopper.compile_source("a") == b"a"
+    assert nvrtc.compile_source("a") == b"a"
     assert compiled == ["a", "a", "a"]
 
 
 @pytest.mark.parametrize("damaged", [b"", b"a", b"x" * 40])
 def test_a_damaged_file_is_compiled_again(damaged: bytes, compiled: list[str], tmp_path: Path) -> None:
-    hopper.compile_source("a")
+    nvrtc.compile_source("a")
     (kept,) = (tmp_path / "cache" / "bnce" / "kernels").iterdir()
     kept.write_bytes(damaged)
     for _ in range(2):
-        assert hopper.compile_source("a") == b"a"
+        assert nvrtc.compile_source("a") == b"a"
     assert compiled == ["a", "a"]
 
 
@@ -94,12 +93,12 @@ def test_one_launch_compiles_and_keeps_its_weights_in_registers(name: str, tmp_p
     for plan in chosen_plans(name):
         for has_resets in (False, True):
             of = f"N={plan.N}, resets={has_resets}"
-            (tmp_path / "kernel").write_bytes(hopper._compile(plan.source(has_resets=has_resets)))
+            (tmp_path / "kernel").write_bytes(nvrtc._compile(plan.source(has_resets=has_resets)))
             told = subprocess.run([reader, "-res-usage", tmp_path / "kernel"], capture_output=True, text=True)
             found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", told.stdout + told.stderr)
             assert found is not None, told.stderr
             registers, stack, shared, local = map(int, found.groups())
-            assert registers * hopper.THREADS <= 65536, of
+            assert registers * nvrtc.THREADS <= 65536, of
             assert stack + local <= 32, f"a thread has {stack + local} bytes beside its registers: {of}"
             # A multiprocessor has 228 KB, of which every CTA takes 1 KB beside its own.
             assert shared <= 1024, of

@@ -41,7 +41,7 @@ def results(layer: OutputLayer, hidden: Tensor, *given: Tensor) -> list[Tensor]:
 def hold(layer: OutputLayer, no_worse: Check, hidden: Tensor, *given: Tensor) -> None:
     fast = results(copy.deepcopy(layer), hidden, *given)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "available", lambda device: False)
+        patch.setattr(kernels, "_HAS_TRITON", False)
         plain, exact = results(copy.deepcopy(layer), hidden, *given), results(layer.double(), hidden, *given)
     for parts in zip(fast, plain, exact, strict=True):
         no_worse(*parts)
@@ -126,7 +126,7 @@ def test_parameters_in_eight_bytes_take_no_kernel(loss: str, chunk: tuple[Tensor
     layer = make(hidden.device, loss, sparse=True, max_distinct_targets=12).double()
     found = results(copy.deepcopy(layer), hidden, target)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "available", lambda device: False)
+        patch.setattr(kernels, "_HAS_TRITON", False)
         expected = results(layer, hidden, target)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)

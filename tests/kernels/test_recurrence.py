@@ -9,19 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from bnce.config import ModelConfig
-from bnce.kernels import dense, recurrence
+from bnce.kernels import recurrence
 from bnce.kernels.recurrence_sizes import MULTIPLE, Sizes
 from bnce.models import build_body
+from bnce.models.recurrent import run_layer
 
 T, B, E, H = 4, 5, 6, 7
 Check = Callable[[Tensor, Tensor, Tensor], None]
 
 
 def run_plain(cell: nn.RNN | nn.LSTM, inputs: Tensor, state: tuple[Tensor, ...], grad: Tensor) -> list[Tensor]:
-    given = (state[0], state[1]) if isinstance(cell, nn.LSTM) else state[0]
-    output, after = cell(inputs, given)
-    last = after if isinstance(after, tuple) else (after,)
-    return [output, *last, *torch.autograd.grad(output, [inputs, *cell.all_weights[0]], grad)]
+    output, after = run_layer(cell, inputs, state)
+    return [output, *after, *torch.autograd.grad(output, [inputs, *cell.all_weights[0]], grad)]
+
+
+def random_state(cell: nn.RNN | nn.LSTM) -> tuple[Tensor, ...]:
+    device = cell.weight_ih_l0.device
+    return tuple(torch.randn(1, B, H, device=device) for _ in range(2 if isinstance(cell, nn.LSTM) else 1))
 
 
 @pytest.mark.parametrize("E", [6, 8])
@@ -31,16 +35,13 @@ def test_equals_the_plain_cell(
 ) -> None:
     cell = kind(E, H).to(device)
     inputs = torch.randn(T, B, E, device=device, requires_grad=True)
-    state = tuple(torch.randn(1, B, H, device=device) for _ in range(2))
+    state = random_state(cell)
     grad = torch.randn(T, B, H, device=device)
     plain = run_plain(cell, inputs, state, grad)
     weights = cell.all_weights[0]
-    if isinstance(cell, nn.LSTM):
-        wide, *last = recurrence.lstm(inputs, state[0][0], state[1][0], weights, torch.float32)
-    else:
-        wide, *last = recurrence.rnn(inputs, state[0][0], weights, torch.float32)
+    wide, after = recurrence.run_layer(weights, inputs, state)
     output = wide[..., :H]
-    fast = [output, *(part.unsqueeze(0) for part in last), *torch.autograd.grad(output, [inputs, *weights], grad)]
+    fast = [output, *after, *torch.autograd.grad(output, [inputs, *weights], grad)]
     exact_inputs = inputs.detach().double().requires_grad_()
     exact = run_plain(cell.double(), exact_inputs, tuple(part.double() for part in state), grad.double())
     assert wide.shape[2] % MULTIPLE == 0
@@ -66,13 +67,9 @@ def test_weights_are_padded_with_zeros(num_gates: int, in_one_launch: bool, devi
 
 def test_last_state_carries_no_gradient(device: torch.device) -> None:
     cell = nn.LSTM(E, H).to(device)
-    zeros = torch.zeros(B, H, device=device)
-    wide, hidden, after = recurrence.lstm(
-        torch.randn(T, B, E, device=device), zeros, zeros, cell.all_weights[0], torch.float32
-    )
+    wide, after = recurrence.run_layer(cell.all_weights[0], torch.randn(T, B, E, device=device), random_state(cell))
     assert wide.requires_grad
-    assert not hidden.requires_grad
-    assert not after.requires_grad
+    assert not any(part.requires_grad for part in after)
 
 
 @pytest.mark.parametrize("has_resets", [False, True])
@@ -89,16 +86,16 @@ def test_two_layers_equal_the_plain_ones(
     reset_TB = torch.tensor([[1, 0, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0, 1, 1]], device=device).bool()
     resets = (reset_TB,) if has_resets else ()
 
-    def run(dtype: torch.dtype) -> list[Tensor]:
+    def run(dtype: torch.dtype, *, fast: bool = False) -> list[Tensor]:
+        monkeypatch.setattr("bnce.models.recurrent.usable", lambda tensor, autocast: fast)
+        monkeypatch.setattr("bnce.models.body.usable", lambda tensor, autocast: fast)
         body.to(dtype)
         given = inputs.to(dtype).requires_grad_()
         output, after = body(given, tuple(part.to(dtype) for part in state), *resets)
         return [output, *after, *torch.autograd.grad(output, [given, *body.parameters()], grad.to(dtype))]
 
     plain, exact = run(torch.float32), run(torch.float64)
-    modules = {"recurrence": recurrence, "dense": dense}
-    monkeypatch.setattr("bnce.kernels.choose", lambda kernel, _tensor: modules[kernel])
-    for fast_part, plain_part, exact_part in zip(run(torch.float32), plain, exact, strict=True):
+    for fast_part, plain_part, exact_part in zip(run(torch.float32, fast=True), plain, exact, strict=True):
         assert fast_part.shape == plain_part.shape
         no_worse(fast_part, plain_part, exact_part)
 
@@ -106,17 +103,18 @@ def test_two_layers_equal_the_plain_ones(
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM])
 def test_resets_in_bf16_forget_all_before_them(kind: type[nn.RNN] | type[nn.LSTM], device: torch.device) -> None:
     """To the bit: a stream that is reset goes on as one that begins there, and has its gradients."""
-    cell, dtype = kind(E, H).to(device), torch.bfloat16
-    run = recurrence.lstm if isinstance(cell, nn.LSTM) else recurrence.rnn
+    cell = kind(E, H).to(device)
     inputs = torch.randn(T, B, E, device=device, requires_grad=True)
-    num_parts = 2 if isinstance(cell, nn.LSTM) else 1
-    before, zeros = ([make(B, H, device=device) for _ in range(num_parts)] for make in (torch.randn, torch.zeros))
+    before = random_state(cell)
+    zeros = tuple(torch.zeros_like(part) for part in before)
     reset_TB = torch.zeros(T, B, dtype=torch.bool, device=device)
     reset_TB[2] = True
-    wide, *last = run(inputs, *before, cell.all_weights[0], dtype, reset_TB)
-    fresh, *fresh_last = run(inputs[2:], *zeros, cell.all_weights[0], dtype, torch.zeros_like(reset_TB[2:]))
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        wide, after = run_layer(cell, inputs, before, reset_TB)
+        fresh, fresh_after = run_layer(cell, inputs[2:], zeros, torch.zeros_like(reset_TB[2:]))
+    assert wide.shape[2] % MULTIPLE == 0, "the kernel ran"
     assert torch.equal(wide[2:], fresh)
-    assert all(torch.equal(part, expected) for part, expected in zip(last, fresh_last, strict=True))
+    assert all(torch.equal(part, expected) for part, expected in zip(after, fresh_after, strict=True))
     (found,) = torch.autograd.grad(wide[2:].float().square().sum(), inputs)
     (expected,) = torch.autograd.grad(fresh.float().square().sum(), inputs)
     assert torch.equal(found, expected)

@@ -38,10 +38,10 @@ from bnce.models import Body
 
 
 class Gru(Body):
-    def __init__(self, config, depth):
+    def __init__(self, embedding_size, hidden_size, dropout, depth):
         super().__init__()
-        self.cell = nn.GRU(config.embedding_size, config.hidden_size, num_layers=depth)
-        self.depth, self.output_size = depth, config.hidden_size
+        self.cell = nn.GRU(embedding_size, hidden_size, num_layers=depth)
+        self.depth, self.output_size = depth, hidden_size
 
     def initial_state(self, num_streams):
         like = next(self.parameters())

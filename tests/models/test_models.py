@@ -119,6 +119,19 @@ def test_recurrent_layers_are_the_textbook_s(name: str, num_layers: int) -> None
     torch.testing.assert_close(found_TBD, torch.stack(outputs), rtol=1e-5, atol=16 * EPS)
 
 
+@pytest.mark.parametrize("name", ["rnn", "lstm", "relu-lstm"])
+def test_a_body_under_autocast_trains_like_one_in_float32(name: str) -> None:
+    torch.manual_seed(1)
+    network, input_TBE, found = build_body(ModelConfig(name, 6, 8, 4, num_layers=2)), torch.randn(5, 3, 6), []
+    for is_narrow in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_narrow):
+            hidden_TBD, state = network(input_TBE, network.initial_state(3))
+            network(input_TBE, state)  # the state after a chunk, in whatever type, is one to go on from
+        found.append(torch.autograd.grad(hidden_TBD.float().sum(), list(network.parameters())))
+    for exact, rounded in zip(*found, strict=True):
+        assert (exact - rounded).norm() < 0.05 * exact.norm()
+
+
 @pytest.mark.parametrize("name", RECURRENT)
 def test_what_is_between_layers_is_dropped_out(name: str) -> None:
     sizes: list[int] = []

@@ -1,13 +1,14 @@
-"""Triton twins of plain functions, chosen here and nowhere else.
+"""Kernels for a GPU, written in Triton and CUDA, that stand in for plain functions of PyTorch.
 
-A twin has the name, the arguments and the meaning of its plain function, and is tested against it. Nothing imports a
-module of this room directly: `with_twin` lets a twin stand in for a plain function, and `choose` gives the whole module
-where a fast way is built differently. BNCE_TRITON=0 chooses plain functions everywhere.
+A plain function that has a kernel asks whether kernels are `usable`, and imports it in that place: Triton is loaded
+only where it is used. A kernel's function has the name, the arguments and the meaning of the plain one, and is tested
+against it. The environment variable BNCE_TRITON=0 chooses plain functions everywhere.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import warnings
 from collections.abc import Callable
@@ -25,60 +26,26 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def available(device: torch.device) -> bool:
-    """Say whether Triton runs on a device: on a CUDA GPU, and anywhere under its interpreter."""
-    return _HAS_TRITON and (device.type == "cuda" or _IS_INTERPRETED)
+def usable(tensor: Tensor, *, autocast: bool = False) -> bool:
+    """Say whether kernels can compute with a tensor: on a GPU where Triton starts, and under Triton's interpreter.
 
-
-def _under_autocast(tensor: Tensor) -> bool:
-    return torch.is_autocast_enabled(tensor.device.type)
-
-
-def _in_two_bytes(tensor: Tensor) -> bool:
-    return tensor.dtype.itemsize < 4
-
-
-def _without_gradient_on_a_gpu(tensor: Tensor) -> bool:
-    return tensor.is_cuda and not torch.is_grad_enabled()
-
-
-# What a module asks for beside a device that runs Triton.
-_CONDITIONS: dict[str, Callable[[Tensor], bool]] = {
-    "dense": _under_autocast,
-    "log_normaliser": _without_gradient_on_a_gpu,
-    "recurrence": _under_autocast,
-    "softmax": _in_two_bytes,
-    "target_scores": _without_gradient_on_a_gpu,
-}
-_MODULES: dict[str, ModuleType] = {}
-
-
-def choose(name: str, tensor: Tensor, *, deterministic: bool = False) -> ModuleType | None:
-    """Give the module `kernels/<name>.py` where it can work on a tensor, or None: use the plain functions.
-
-    `deterministic` is for the rows, whose twins add up in no fixed order.
+    They compute in float32, so never with float64. While `torch.compile` traces, plain functions are what it needs.
+    `autocast` is for kernels with narrow products: these are usable only where autocast is on.
     """
-    # Kernels compute in float32.
-    if deterministic or not available(tensor.device) or tensor.dtype == torch.float64:
-        return None
-    if name in _CONDITIONS and not _CONDITIONS[name](tensor):
-        return None
-    if not _MODULES:
-        _import_all()
-    if tensor.is_cuda and not torch.compiler.is_compiling():
-        if not _starts(tensor.device):
-            return None
-        if tensor.device.index != torch.cuda.current_device():
-            return _Elsewhere(_MODULES[name], tensor.device)
-    return _MODULES[name]
+    if torch.compiler.is_compiling() or not _HAS_TRITON or tensor.dtype == torch.float64:
+        return False
+    if autocast and not torch.is_autocast_enabled(tensor.device.type):
+        return False
+    return _IS_INTERPRETED or (tensor.is_cuda and _starts(tensor.device))
 
 
 @functools.cache
 def _starts(device: torch.device) -> bool:
     """Start a small kernel on a GPU, once, to know whether any starts there: Triton needs a C compiler, for one."""
+    from bnce.kernels.elementwise import clip_factor
+
     try:
-        with torch.cuda.device(device):
-            _MODULES["clip"].clip_factor(torch.ones((), dtype=torch.float32, device=device), 1.0)
+        clip_factor(torch.ones((), dtype=torch.float32, device=device), 1.0)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of Triton, of the compilers that it starts, or of the driver
@@ -90,6 +57,40 @@ def _starts(device: torch.device) -> bool:
         )
         return False
     return True
+
+
+def on_its_device(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Start a function's kernels on the GPU of its first tensor: Triton starts them on the current one."""
+
+    @functools.wraps(function)
+    def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        first = args[0]
+        tensor = first if isinstance(first, Tensor) else first[0]  # type: ignore[index]
+        if not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
+            return function(*args, **kwargs)
+        with torch.cuda.device(tensor.device):
+            return function(*args, **kwargs)
+
+    return guarded
+
+
+# What follows serves callers that find a kernel by its name; it goes with the last of them.
+
+# What a module asks for beside `usable`.
+_CONDITIONS: dict[str, Callable[[Tensor], bool]] = {
+    "log_normaliser": lambda tensor: tensor.is_cuda and not torch.is_grad_enabled(),
+    "softmax": lambda tensor: tensor.dtype.itemsize < 4,
+    "target_scores": lambda tensor: tensor.is_cuda and not torch.is_grad_enabled(),
+}
+
+
+def choose(name: str, tensor: Tensor, *, deterministic: bool = False) -> ModuleType | None:
+    """Give the module `kernels/<name>.py` where it can work on a tensor, or None: use the plain functions."""
+    if deterministic or not usable(tensor) or (name in _CONDITIONS and not _CONDITIONS[name](tensor)):
+        return None
+    module = importlib.import_module(f"bnce.kernels.{name}")
+    is_elsewhere = tensor.is_cuda and tensor.device.index != torch.cuda.current_device()
+    return _Elsewhere(module, tensor.device) if is_elsewhere else module
 
 
 class _Elsewhere(ModuleType):
@@ -130,25 +131,3 @@ def with_twin(name: str) -> Callable[[Callable[Arguments, Result]], Callable[Arg
         return chosen
 
     return decorate
-
-
-def _import_all() -> None:
-    # Only now, because it takes Triton; and by a statement, which torch.compile can follow.
-    from bnce.kernels import (  # noqa: F401
-        adam,
-        batch_nce,
-        chunk_nce,
-        chunk_softmax,
-        clip,
-        dense,
-        log_normaliser,
-        merged_chunk_nce,
-        recurrence,
-        rows,
-        sampled_softmax,
-        softmax,
-        target_scores,
-        targets,
-    )
-
-    _MODULES.update(locals())

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bnce.kernels.logistic import sigmoid, softplus
+from bnce.kernels.columns import sigmoid, softplus
 
 BLOCK = 1024
 # Below every score, and a number: with −∞, nothing less nothing would be none.

@@ -1,4 +1,4 @@
-"""What B-NCE and chunk B-NCE have in common: the output rows of the words that they score, and the end of their sums.
+"""What the losses' kernels have in common: the logistic function, output rows of scored words, the end of their sums.
 
 Each is one pass that does all it can on its way. In a loop that starts kernels one by one, every small operation costs
 the host as much as a large one.
@@ -15,6 +15,19 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS = 8  # columns of one program, which counts their time step once
+
+
+@triton.jit
+def softplus(score):
+    """Compute ln(1 + exp(score))."""
+    return tl.maximum(score, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(score)))
+
+
+@triton.jit
+def sigmoid(score):
+    """Compute 1 / (1 + exp(−score))."""
+    small = tl.exp(-tl.abs(score))
+    return tl.where(score >= 0.0, 1.0, small) / (1.0 + small)
 
 
 @triton.jit
@@ -196,7 +209,7 @@ def widen(row_ND: Tensor, width: int, dtype: torch.dtype, value: float = 1.0) ->
 
 
 def widen_into(wide_NE: Tensor, row_ND: Tensor, value: float = 0.0) -> Tensor:
-    """Do the same into rows that are there, each of them right after the one before."""
+    """Do the same into rows that are there, each right after the one before."""
     (N, D), width = row_ND.shape, wide_NE.shape[1]
     _widen[(triton.cdiv(N, ROWS),)](
         row_ND,

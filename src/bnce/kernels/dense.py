@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bnce.kernels import on_its_device
 from bnce.kernels.columns import widen
 from bnce.machine.precision import product_dtype, product_in_float32
 
@@ -42,6 +43,7 @@ class _DenseRelu(torch.autograd.Function):
         )
 
 
+@on_its_device
 def dense_relu(input: Tensor, weight_DE: Tensor, bias_D: Tensor) -> Tensor:
     """Compute max(0, x·W + b) with products in autocast's type."""
     dtype = product_dtype(weight_DE)

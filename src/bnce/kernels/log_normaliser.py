@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bnce.kernels import on_its_device
+
 BLOCK = 4096
 
 # One block of logits: 2^27 numbers are 512 MB.
@@ -45,6 +47,7 @@ def log_sum_exp(logit_NV: Tensor, bias_V: Tensor) -> Tensor:
     return out_N
 
 
+@on_its_device
 def log_normaliser(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
     """Compute ln Σ_v exp(h·w_v + c_v) of each position (N,), to about the accuracy of float32 products.
 

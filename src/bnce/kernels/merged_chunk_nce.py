@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bnce.kernels.columns import add_up, as_numbers, columns, is_valid, widen
-from bnce.kernels.scratch import scratch
+from bnce.kernels.distinct import scratch
 
 __all__ = ["add_up", "columns", "distinct_words", "loss_and_gradient_", "widen"]
 

@@ -2,7 +2,7 @@
 
 A step is one matrix product and one small kernel. The products with the input and those for the weights' gradients do
 not depend on the step before, so they are done for all steps at once. Sizes are padded inside as tensor cores like it.
-Where `persistent_recurrence` can run and is faster, all steps are one launch.
+Where `hopper.persistent` can run and is faster, all steps are one launch.
 
 A stream whose state is reset before a step multiplies it by zero there: `keep` is 0 at resets and 1 elsewhere. Without
 resets nothing of this is computed.
@@ -22,8 +22,11 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bnce.kernels import persistent_recurrence as persistent
+from bnce.kernels import on_its_device
+from bnce.kernels.columns import widen_into
+from bnce.kernels.hopper import persistent
 from bnce.kernels.recurrence_sizes import Sizes
+from bnce.machine.precision import product_dtype
 
 BLOCK = 1024
 
@@ -224,8 +227,8 @@ class _Lstm(torch.autograd.Function):
         # Row 0 is the state before the chunk, so that "one step before" is a view.
         hidden_SBH = torch.empty(T + 1, B, sizes.wide_H, dtype=dtype, device=input_TBE.device)
         cell_SBH = torch.empty(T + 1, B, sizes.wide_H, dtype=torch.float32, device=input_TBE.device)
-        sizes.put_state(hidden_BH, hidden_SBH[0])
-        sizes.put_state(cell_BH, cell_SBH[0])
+        widen_into(hidden_SBH[0], hidden_BH)
+        widen_into(cell_SBH[0], cell_BH)
         keep_SB, before_SBH = sizes.keep(reset_TB, hidden_SBH)
         run = persistent.lstm_forward if sizes.in_one_launch else _lstm_steps
         run(gate_TBG, weight_GH, hidden_SBH, before_SBH, cell_SBH, keep_SB)
@@ -272,7 +275,7 @@ class _Rnn(torch.autograd.Function):
         weight_HH = sizes.pad_weight(weight_HH, dtype)
         sum_TBH = torch.mm(input_NE, in_weight_HE.t()).view(T, B, -1)
         hidden_SBH = torch.empty(T + 1, B, sizes.wide_H, dtype=dtype, device=input_TBE.device)
-        sizes.put_state(hidden_BH, hidden_SBH[0])
+        widen_into(hidden_SBH[0], hidden_BH)
         keep_SB, before_SBH = sizes.keep(reset_TB, hidden_SBH)
         run = persistent.rnn_forward if sizes.in_one_launch else _rnn_steps
         run(sum_TBH, weight_HH, hidden_SBH, before_SBH, keep_SB)
@@ -297,31 +300,21 @@ class _Rnn(torch.autograd.Function):
         return input_grad, None, in_weight_grad, weight_grad, bias_grad, bias_grad, None, None
 
 
-def lstm(
-    input_TBE: Tensor,
-    hidden_BH: Tensor,
-    cell_BH: Tensor,
-    weights: Sequence[Tensor],
-    dtype: torch.dtype,
-    reset_TB: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Run an LSTM over T steps; returns all hidden states, and the last hidden and cell state, which carry no gradient.
+@on_its_device
+def run_layer(
+    weights: Sequence[Tensor], input_TBE: Tensor, state: tuple[Tensor, ...], reset_TB: Tensor | None = None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run an LSTM, or a tanh RNN if the state (1, B, H) has one part, with products in autocast's type.
 
-    `weights` are those of `torch.nn.LSTM`, in its order; products are done in `dtype`. All hidden states come with the
-    padding they were computed with, columns of zeros on the right. Where `reset_TB` is true, the state is zero before
-    the step.
+    `weights` are those of `torch.nn.LSTM`, in its order. All hidden states come with the padding they were computed
+    with, columns of zeros on the right; the state after them carries no gradient. Where `reset_TB` is true, the state
+    is zero before the step.
     """
-    wide_TBH, cell_BH = _Lstm.apply(input_TBE, hidden_BH, cell_BH, *weights, reset_TB, dtype)
-    return wide_TBH, wide_TBH[-1, :, : hidden_BH.shape[1]].detach(), cell_BH
-
-
-def rnn(
-    input_TBE: Tensor,
-    hidden_BH: Tensor,
-    weights: Sequence[Tensor],
-    dtype: torch.dtype,
-    reset_TB: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Run a tanh RNN over T steps; returns all hidden states, padded, and the last one, which carries no gradient."""
-    wide_TBH: Tensor = _Rnn.apply(input_TBE, hidden_BH, *weights, reset_TB, dtype)
-    return wide_TBH, wide_TBH[-1, :, : hidden_BH.shape[1]].detach()
+    dtype, H = product_dtype(input_TBE), state[0].shape[2]
+    parts = [part[0] for part in state]
+    with torch.autocast(input_TBE.device.type, enabled=False):
+        if len(parts) == 1:
+            wide_TBH, cells = _Rnn.apply(input_TBE, *parts, *weights, reset_TB, dtype), []
+        else:
+            wide_TBH, *cells = _Lstm.apply(input_TBE, *parts, *weights, reset_TB, dtype)
+    return wide_TBH, tuple(part.detach().unsqueeze(0) for part in (wide_TBH[-1, :, :H], *cells))

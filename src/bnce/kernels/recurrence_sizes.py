@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bnce.kernels import persistent_recurrence as persistent
-from bnce.kernels.columns import widen, widen_into
+from bnce.kernels.columns import widen
+from bnce.kernels.hopper import persistent
 from bnce.machine.precision import product_in_float32
 
 MULTIPLE = 64  # of which tensor cores like sizes to be
@@ -113,10 +113,6 @@ class Sizes:
             WIDTH=min(1024, triton.next_power_of_2(width)),
         )
         return padded
-
-    def put_state(self, state_BH: Tensor, place_BH: Tensor) -> None:
-        """Write a state, padded, to its place."""
-        widen_into(place_BH, state_BH)
 
     def keep(self, reset_TB: Tensor | None, hidden_SBH: Tensor) -> tuple[Tensor | None, Tensor]:
         """Give what each step multiplies its state by, none after the last, and room for the hidden states after that.

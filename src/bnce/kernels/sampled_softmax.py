@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bnce.kernels.logistic import sigmoid, softplus
+from bnce.kernels.columns import sigmoid, softplus
 
 BLOCK = 2048
 LEAST = tl.constexpr(-1e30)  # stands for ln 0 where two of them would be subtracted

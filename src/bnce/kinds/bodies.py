@@ -11,7 +11,7 @@ from bnce.kinds.kind import Kind, Registry
 
 @dataclass(frozen=True, kw_only=True)
 class Body(Kind):
-    """One body. It is built from a `ModelConfig`, with the record's options as keyword arguments."""
+    """One body. It is built from its sizes and `dropout`, with the record's options beside them, all by keyword."""
 
     family: str  # tables draw a line between families
     layers: str  # as the paper's Tables 1 and 3 write them, with names of settings in braces
@@ -36,8 +36,7 @@ def _recurrent(cell: str, *, has_bottleneck: bool, help: str, tables_with_softma
         name=f"relu-{cell}" if has_bottleneck else cell,
         shown=f"ReLu-{cell.upper()}" if has_bottleneck else cell.upper(),
         help=help,
-        built_by="bnce.models.recurrent:build",
-        options={"cell": cell, "has_bottleneck": has_bottleneck},
+        built_by=f"bnce.models.recurrent:{cell}",
         family=cell,
         layers="{embedding_size}–{repeated}{hidden_size}(R)–" + ("{bottleneck_size}(B)–V" if has_bottleneck else "V"),
         sizes=("embedding_size", "hidden_size", *(["bottleneck_size"] if has_bottleneck else []), "num_layers"),
@@ -55,7 +54,7 @@ BODIES: Registry[Body] = Registry(
         name="ffnn",
         shown="FFNN",
         help="n-gram feed-forward network",
-        built_by="bnce.models.feedforward:build",
+        built_by="bnce.models.feedforward:FeedForward",
         family="feed-forward",
         layers="{num_words}×{embedding_size}–{hidden_size}–{bottleneck_size}(B)–V",
         sizes=("embedding_size", "hidden_size", "bottleneck_size", "order"),
@@ -79,7 +78,7 @@ BODIES: Registry[Body] = Registry(
         name="transformer",
         shown="Transformer",
         help="decoder-only Transformer",
-        built_by="bnce.models.transformer:build",
+        built_by="bnce.models.transformer:Transformer",
         family="transformer",
         layers="{embedding_size}–{num_layers}×{hidden_size}(T)–V",
         sizes=("embedding_size", "hidden_size", "num_layers", "num_heads"),

@@ -8,14 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bnce.config import ModelConfig
-from bnce.models.body import Body, State
-from bnce.models.dense import dense_relu
-
-
-def build(config: ModelConfig) -> FeedForward:
-    """Build it from its settings."""
-    return FeedForward(config.order, config.embedding_size, config.hidden_size, config.bottleneck_size, config.dropout)
+from bnce.models.body import Body, State, dense_relu
 
 
 class FeedForward(Body):
@@ -23,7 +16,9 @@ class FeedForward(Body):
 
     num_words: int
 
-    def __init__(self, order: int, embedding_size: int, hidden_size: int, bottleneck_size: int, dropout: float) -> None:
+    def __init__(
+        self, embedding_size: int, hidden_size: int, bottleneck_size: int, order: int, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.num_words = order - 1
         self.num_context = self.num_words - 1

@@ -10,19 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import ModuleType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bnce import kernels
-from bnce.config import ModelConfig
-from bnce.errors import unknown_name
-from bnce.machine.precision import product_dtype
-from bnce.models import stepwise
-from bnce.models.body import Body, State
-from bnce.models.dense import dense_relu
+from bnce.kernels import usable
+from bnce.models.body import Body, State, dense_relu
 
 # Pairs per state from which on a state is multiplied once, and not once for each pair.
 SHARED_STATES = 1.1
@@ -30,14 +24,6 @@ SHARED_STATES = 1.1
 PART_PAIRS = 256
 
 CELLS: dict[str, type[nn.RNN | nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM}
-
-
-def build(config: ModelConfig, *, cell: str, has_bottleneck: bool) -> Recurrent:
-    """Build one from its settings: with a tanh RNN or an LSTM as its cell, with or without the bottleneck."""
-    bottleneck_size = config.bottleneck_size if has_bottleneck else None
-    return Recurrent(
-        cell, config.embedding_size, config.hidden_size, bottleneck_size, config.dropout, config.num_layers
-    )
 
 
 class Recurrent(Body):
@@ -50,13 +36,11 @@ class Recurrent(Body):
         cell: str,
         embedding_size: int,
         hidden_size: int,
-        bottleneck_size: int | None,
-        dropout: float,
+        bottleneck_size: int | None = None,
         num_layers: int = 1,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if cell not in CELLS:
-            raise unknown_name("recurrent cell", cell, CELLS)
         self.cell = CELLS[cell](embedding_size, hidden_size)
         # Not in one list with the first, whose weights have had their names since there was but one layer.
         self.upper = nn.ModuleList(CELLS[cell](hidden_size, hidden_size) for _ in range(num_layers - 1))
@@ -80,36 +64,17 @@ class Recurrent(Body):
 
     def forward(self, embedded_TBE: Tensor, state: State, reset_TB: Tensor | None = None) -> tuple[Tensor, State]:
         """Run T steps from a state; the returned state is cut from the graph, which truncates back-propagation."""
-        fast = kernels.choose("recurrence", embedded_TBE)
-        if fast is None and stepwise.is_for(embedded_TBE, self.cell):
-            fast = stepwise
-        hidden_TBD, after = self._run(fast, self.cell, self.dropout(embedded_TBE), state, 0, reset_TB)
+        hidden_TBD, after = run_layer(self.cell, self.dropout(embedded_TBE), _part(state, 0), reset_TB)
         lasts = [after]
         for number, layer in enumerate(self.layers[1:], start=1):
-            found_TBD, after = self._run(fast, layer, self.dropout(hidden_TBD), state, number, reset_TB)
+            found_TBD, after = run_layer(layer, self.dropout(hidden_TBD), _part(state, number), reset_TB)
             hidden_TBD = hidden_TBD + found_TBD
             lasts.append(after)
-        if self.bottleneck is not None:
-            hidden_TBD = dense_relu(self.dropout(hidden_TBD), self.bottleneck.weight, self.bottleneck.bias)
-        elif fast is not None:
+        if self.bottleneck is None:
             hidden_TBD = hidden_TBD[..., : self.output_size]
-        return self.dropout(hidden_TBD), _join(lasts)
-
-    def _run(
-        self,
-        kernel: ModuleType | None,
-        layer: nn.RNN | nn.LSTM,
-        input_TBE: Tensor,
-        state: State,
-        number: int,
-        reset_TB: Tensor | None,
-    ) -> tuple[Tensor, State]:
-        """Run one layer from its part of the state (N, B, D), and give its own part after it (1, B, D)."""
-        before = tuple(part[number : number + 1] for part in state)
-        if kernel is not None:
-            return _run_fast(kernel, layer, input_TBE, before, reset_TB)
-        hidden_TBD, after = _run_cell(layer, input_TBE, before, reset_TB)
-        return hidden_TBD, tuple(part.detach() for part in after)
+        else:
+            hidden_TBD = dense_relu(self.dropout(hidden_TBD), self.bottleneck.weight, self.bottleneck.bias)
+        return self.dropout(hidden_TBD), tuple(part.detach() for part in _join(lasts))
 
     def prepare_words(self, embedded_WE: Tensor) -> Tensor:
         """Multiply words by the input weights."""
@@ -117,13 +82,21 @@ class Recurrent(Body):
 
     def branch(self, prepared_WG: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
         """Run one step into pairs of words and states: each is multiplied once, not once per pair as in `forward`."""
-        hidden_BD, after = _branch(self.cell, partial(_word_gates, prepared_WG, word_B), state, parent_B, 0)
+        hidden_BD, after = _branch(self.cell, partial(_word_gates, prepared_WG, word_B), _part(state, 0), parent_B)
         lasts = [after]
         for number, layer in enumerate(self.layers[1:], start=1):
-            found_BD, after = _branch(layer, partial(_row_gates, layer, hidden_BD), state, parent_B, number)
+            found_BD, after = _branch(layer, partial(_row_gates, layer, hidden_BD), _part(state, number), parent_B)
             hidden_BD = hidden_BD + found_BD
             lasts.append(after)
         return hidden_BD if self.bottleneck is None else torch.relu(self.bottleneck(hidden_BD)), _join(lasts)
+
+
+rnn, lstm = partial(Recurrent, "rnn"), partial(Recurrent, "lstm")
+
+
+def _part(state: State, number: int) -> State:
+    """Take a layer's own part (1, B, D) of the state of all (N, B, D)."""
+    return tuple(part[number : number + 1] for part in state)
 
 
 def _join(lasts: list[State]) -> State:
@@ -131,35 +104,32 @@ def _join(lasts: list[State]) -> State:
     return lasts[0] if len(lasts) == 1 else tuple(torch.cat(parts) for parts in zip(*lasts, strict=True))
 
 
-def _run_cell(
-    layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State, reset_TB: Tensor | None
+def run_layer(
+    layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State, reset_TB: Tensor | None = None
 ) -> tuple[Tensor, State]:
-    if reset_TB is not None:
-        # Step by step, whether or not a stream is reset there: a captured step must not depend on its data.
-        steps = []
-        for input_BE, reset_B in zip(input_TBE, reset_TB, strict=True):
-            state = tuple(part.masked_fill(reset_B.unsqueeze(1), 0.0) for part in state)
-            hidden_1BD, state = _run_cell(layer, input_BE.unsqueeze(0), state, None)
-            steps.append(hidden_1BD)
-        return torch.cat(steps), state
+    """Run T steps of a layer from its state; on a GPU, hidden rows may have columns of zeros on the right."""
+    if usable(input_TBE, autocast=True):
+        from bnce.kernels.recurrence import run_layer as fast
+
+        # A layer below has left columns of zeros, which are put there anew.
+        return fast(layer.all_weights[0], input_TBE[..., : layer.input_size], state, reset_TB)
+    if reset_TB is None:
+        return _run_cell(layer, input_TBE, state)
+    # Step by step, whether or not a stream is reset there: a captured step must not depend on its data.
+    steps = []
+    for input_BE, reset_B in zip(input_TBE, reset_TB, strict=True):
+        state = tuple(part.masked_fill(reset_B.unsqueeze(1), 0.0) for part in state)
+        hidden_1BD, state = _run_cell(layer, input_BE.unsqueeze(0), state)
+        steps.append(hidden_1BD)
+    return torch.cat(steps), state
+
+
+def _run_cell(layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State) -> tuple[Tensor, State]:
     if isinstance(layer, nn.LSTM):
         hidden_TBD, after = layer(input_TBE, (state[0], state[1]))
         return hidden_TBD, after
     hidden_TBD, last = layer(input_TBE, state[0])
     return hidden_TBD, (last,)
-
-
-def _run_fast(
-    kernel: ModuleType, layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State, reset_TB: Tensor | None
-) -> tuple[Tensor, State]:
-    """Compute the same in autocast's type; hidden rows get columns of zeros on the right."""
-    weights, dtype = layer.all_weights[0], product_dtype(input_TBE)
-    run = kernel.lstm if isinstance(layer, nn.LSTM) else kernel.rnn
-    with torch.autocast(input_TBE.device.type, enabled=False):
-        # A layer below has left columns of zeros, which are put there anew.
-        input_TBE = input_TBE[..., : layer.input_size]
-        wide_TBD, *last = run(input_TBE, *(part[0] for part in state), weights, dtype, reset_TB)
-    return wide_TBD, tuple(part.unsqueeze(0) for part in last)
 
 
 def _input_gates(layer: nn.RNN | nn.LSTM, input_BE: Tensor) -> Tensor:
@@ -176,10 +146,10 @@ def _row_gates(layer: nn.RNN | nn.LSTM, input_BE: Tensor, own: slice) -> Tensor:
 
 
 def _branch(
-    layer: nn.RNN | nn.LSTM, input_gates: Callable[[slice], Tensor], state: State, parent_B: Tensor, number: int
+    layer: nn.RNN | nn.LSTM, input_gates: Callable[[slice], Tensor], state: State, parent_B: Tensor
 ) -> tuple[Tensor, State]:
     """Run one step of a layer from what its input adds to the gates of some pairs, a part of the pairs at a time."""
-    before, weight_DG, num_pairs = [part[number] for part in state], layer.all_weights[0][1].t(), len(parent_B)
+    before, weight_DG, num_pairs = [part[0] for part in state], layer.all_weights[0][1].t(), len(parent_B)
     # Where nearly every state goes on by one word, to copy states is cheaper than to copy their products.
     is_shared = len(before[0]) * SHARED_STATES <= num_pairs
     shared_PG = before[0] @ weight_DG if is_shared else None

@@ -19,9 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bnce import kernels
-from bnce.config import ModelConfig
-from bnce.machine.precision import sum_dtype
+from bnce.kernels import usable
 from bnce.models.body import Body, State
 
 LONGEST_PASS = 256  # words of a text in one pass, or as many as the context has
@@ -29,23 +27,11 @@ WIDENING = 4  # of the layer between two residual streams
 SLOWEST = 10_000.0  # words of the slowest rotation, divided by 2π
 
 
-def build(config: ModelConfig) -> Transformer:
-    """Build one from its settings."""
-    return Transformer(
-        config.embedding_size,
-        config.hidden_size,
-        config.num_layers,
-        config.num_heads,
-        config.context,
-        config.dropout,
-    )
-
-
 class Transformer(Body):
     """Layers of attention and a wide squared ReLu, around a residual stream."""
 
     def __init__(
-        self, embedding_size: int, hidden_size: int, num_layers: int, num_heads: int, context: int, dropout: float
+        self, embedding_size: int, hidden_size: int, num_layers: int, num_heads: int, context: int, dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.enter = None if embedding_size == hidden_size else nn.Linear(embedding_size, hidden_size, bias=False)
@@ -100,7 +86,7 @@ class Transformer(Body):
         turn = rotations(stream_BTD.shape[1], self.output_size // self.num_heads, stream_BTD)
         T = stream_BTD.shape[1]
         # One length is compiled, that of almost all chunks; the one at the end of an epoch is not worth the wait.
-        is_compiled = kernels.choose("dense", stream_BTD) is not None
+        is_compiled = usable(stream_BTD, autocast=True)
         if is_compiled and self._compiled_steps is None:
             self._compiled_steps = T
         block = _fast_block() if is_compiled and self._compiled_steps == T else run_block
@@ -240,7 +226,7 @@ def rotation_speeds(size: int, dtype: torch.dtype, device: torch.device) -> Tens
 
 def rotations(num_places: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Give cosine and sine (T, 1, K / 2) of the angles that the first places are turned by."""
-    dtype = sum_dtype(like.dtype)
+    dtype = torch.promote_types(like.dtype, torch.float32)
     place_T = torch.arange(num_places, dtype=dtype, device=like.device)
     angle = torch.outer(place_T, rotation_speeds(size, dtype, like.device)).unsqueeze(1)
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)

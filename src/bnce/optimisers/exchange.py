@@ -56,10 +56,11 @@ def number(
     if not fixed:
         return rows.number_words(words_N)
     capacity = min(len(words_N), num_rows) if capacity is None else capacity
-    fast = kernels.choose("merged_chunk_nce", words_N)
-    if fast is None:
+    if not kernels.usable(words_N):
         return rows.number_words(words_N, capacity)
-    word_K, place_1N, _, _ = fast.distinct_words(words_N.unsqueeze(0), capacity, num_rows)
+    from bnce.kernels.distinct import distinct_words
+
+    word_K, place_1N, _ = distinct_words(words_N.unsqueeze(0), capacity, num_rows)
     return word_K, place_1N.view(-1).long()
 
 

@@ -32,9 +32,7 @@ class Gradients:
     def norm(self) -> Tensor:
         """The norm over all parameters; equal rows must be merged first, otherwise it is wrong."""
         parts = [self.body, *(grad for _, grad in self.rows.values()), *self.dense.values()]
-        fast = kernels.choose("clip", self.body)
-        norm: Tensor = total_norm(parts) if fast is None else fast.total_norm(parts)
-        return norm
+        return total_norm(parts)
 
 
 def merge_rows(words_N: Tensor, values_ND: Tensor, num_rows: int, *, deterministic: bool = False) -> Rows:
@@ -43,10 +41,10 @@ def merge_rows(words_N: Tensor, values_ND: Tensor, num_rows: int, *, determinist
     A CPU gives the different rows alone. A GPU keeps the shape: other places hold zeros. It adds in no fixed order,
     unless asked to be deterministic: then PyTorch sorts first.
     """
-    fast = kernels.choose("rows", values_ND, deterministic=deterministic)
-    if fast is not None:
-        merged: Rows = fast.merge(words_N, values_ND, num_rows)
-        return merged
+    if not deterministic and kernels.usable(values_ND):
+        from bnce.kernels.rows import merge
+
+        return merge(words_N, values_ND, num_rows)
     if not words_N.is_cuda:
         return rows.merge(words_N, values_ND)
     before = torch.are_deterministic_algorithms_enabled()
@@ -79,13 +77,20 @@ def mark_merged(grad: Tensor) -> Tensor:
 
 def total_norm(parts: Sequence[Tensor]) -> Tensor:
     """Compute the norm over all numbers of all parts."""
+    if kernels.usable(parts[0]):
+        from bnce.kernels.elementwise import total_norm as fast
+
+        return fast(parts)
     norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in parts]))
     return norm
 
 
-@kernels.with_twin("clip")
 def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
     """Compute what gradients of this norm are multiplied by."""
+    if kernels.usable(norm):
+        from bnce.kernels.elementwise import clip_factor as fast
+
+        return fast(norm, max_norm)
     return (max_norm / (norm + 1e-6)).clamp(max=1.0)
 
 

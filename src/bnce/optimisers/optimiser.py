@@ -218,7 +218,6 @@ class AdamByRow(Rowwise):
         return RowwiseAdam(tables, self.rate, beta2=beta2, eps=eps, deterministic=self.deterministic)
 
 
-@kernels.with_twin("adam")
 def adam_(
     parameter: Tensor,
     grad: Tensor,
@@ -230,6 +229,11 @@ def adam_(
     betas: tuple[float, float],
 ) -> None:
     """Clip and step flat parameters by Adam; `count` is the number of this step, from 1."""
+    if kernels.usable(parameter):
+        from bnce.kernels.elementwise import adam_ as fast
+
+        fast(parameter, grad, mean, square, count, rate, clip, betas)
+        return
     grad = grad * clip
     mean.lerp_(grad, 1 - betas[0])
     square.mul_(betas[1]).addcmul_(grad, grad, value=1 - betas[1])

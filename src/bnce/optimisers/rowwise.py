@@ -185,7 +185,11 @@ class RowwiseAdam(RowOptimizer):
 
 
 def _functions(table_VD: Tensor, group: Group) -> ModuleType:
-    return kernels.choose("rows", table_VD, deterministic=group["deterministic"]) or rows
+    if group["deterministic"] or not kernels.usable(table_VD):
+        return rows
+    from bnce.kernels import rows as fast
+
+    return fast
 
 
 def _state_dtype(table_VD: Tensor) -> torch.dtype:

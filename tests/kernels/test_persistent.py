@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bnce.kernels import persistent_recurrence as persistent
+from bnce.kernels.hopper import persistent
 
 KERNELS = ["lstm_forward", "lstm_backward", "rnn_forward", "rnn_backward"]
 
@@ -70,10 +70,3 @@ def test_larger_networks_do_not_fit(name: str) -> None:
     assert persistent.fits(name, 640, 132)
     assert not persistent.fits(name, 768, 132)
     assert not persistent.fits(name, 600, 132), "units come padded"
-
-
-def test_groups_that_take_turns_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistent, "TURNS", {"lstm_forward": 2})
-    plan = persistent.make_plan("lstm_forward", 640, 400, 120)
-    assert (plan.num_groups, plan.num_turns, plan.num_passes, plan.group_size, plan.N) == (6, 2, 1, 34, 40)
-    assert persistent.make_plan("rnn_forward", 640, 400, 132).num_turns == 1

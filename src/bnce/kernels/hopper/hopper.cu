@@ -15,8 +15,6 @@ __device__ __forceinline__ void give_up() { __trap(); }
 __device__ __forceinline__ u32 as_bits(float value) { return __float_as_uint(value); }
 __device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ float exchange_half(float value) { return __shfl_xor_sync(0xffffffffu, value, 16); }
-__device__ __forceinline__ float reciprocal(float x) { return __fdividef(1.0f, x); }
-__device__ __forceinline__ float exp_approx(float x) { return __expf(x); }
 
 __device__ __forceinline__ float tanh_approx(float x) {
     float y;

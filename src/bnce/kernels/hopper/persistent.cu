@@ -4,7 +4,6 @@
 // ROWS = 128 rows of H columns in registers for all T steps, multiplies them by what the group exchanged in the step
 // before (N streams by H), and turns its sums into cells. A counter per group in device memory says how many CTAs have
 // written their part of a step. Where there are more streams than groups have room for, groups make several passes.
-// TURNS groups can take turns on the same CTAs: what one has to multiply comes while the other is at work.
 //
 // What is exchanged goes through device memory (L2) in the order in which the tensor cores want it in shared memory, so
 // that it comes by copies of whole blocks, without threads. It is written first, and the counter after it; what only
@@ -15,8 +14,8 @@
 // lstm_backward  128 units, transposed               4·H gates  have H gates each, add up sums     32 of the 128 units
 // rnn_*          128 units (backward: transposed)    H units    -                                  its 128 units
 //
-// The host defines KERNEL_*, H, N, P (CTAs of a cluster), TURNS, RESETS, FAST_TANH, SPIN_LIMIT, SHARED_BYTES, and
-// gives the part that differs by N (`multiply_16`). The kernels are in persistent_lstm.cu and persistent_rnn.cu.
+// The host defines KERNEL_*, H, N, P (CTAs of a cluster), RESETS, SPIN_LIMIT and SHARED_BYTES, and gives the part that
+// differs by N (`multiply_16`). The kernels are in lstm.cu and rnn.cu.
 //
 // Legend: T time steps, S = T + 1, B streams, H hidden, G = 4·H gates; numbers are bf16 unless they are float.
 
@@ -24,7 +23,7 @@ constexpr int ROWS = 128, THREADS = 256, BLOCKS = H / 64;
 constexpr u32 BLOCK_BYTES = N * 128;                   // N streams by 64 columns
 constexpr u32 INPUT_BYTES = BLOCKS * BLOCK_BYTES;
 constexpr u32 BARRIER_BYTES = 128;
-constexpr u32 REST_BYTES = SHARED_BYTES - 1024 - TURNS * (INPUT_BYTES + BARRIER_BYTES);  // for what each kernel keeps
+constexpr u32 REST_BYTES = SHARED_BYTES - 1024 - INPUT_BYTES - BARRIER_BYTES;  // for what each kernel keeps
 constexpr u32 KEEP_BYTES = 4 * N * 2;
 constexpr u32 SUM_BYTES = N * 32 * 4;                  // of a CTA of a cluster, for another
 static_assert(ROWS * H * 2 <= SHARED_BYTES - 1024, "weights pass through shared memory");
@@ -33,21 +32,9 @@ constexpr int COUNTER_STRIDE = 16;                     // one counter per line o
 __device__ __forceinline__ float low(u32 pair) { return as_float(pair << 16); }
 __device__ __forceinline__ float high(u32 pair) { return as_float(pair & 0xffff0000u); }
 
-__device__ __forceinline__ float squash(float x) {
-#if FAST_TANH
-    return tanh_approx(x);
-#else
-    return 2.0f * reciprocal(1.0f + exp_approx(-2.0f * x)) - 1.0f;
-#endif
-}
-
-__device__ __forceinline__ float sigmoid(float x) {
-#if FAST_TANH
-    return 0.5f * tanh_approx(0.5f * x) + 0.5f;
-#else
-    return reciprocal(1.0f + exp_approx(-x));
-#endif
-}
+// By the GPU's own instruction, whose error is a quarter of bf16's.
+__device__ __forceinline__ float squash(float x) { return tanh_approx(x); }
+__device__ __forceinline__ float sigmoid(float x) { return 0.5f * tanh_approx(0.5f * x) + 0.5f; }
 
 // Rows of 128 bytes in atoms of 8, whose 16-byte pieces are permuted by the row: the tensor cores' 128-byte swizzle.
 __device__ __forceinline__ u32 swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
@@ -56,16 +43,14 @@ __device__ __forceinline__ u64 descriptor(u32 address) {
     return (u64)((address & 0x3ffffu) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 
-// Shared memory: each turn's input and barriers, then what each kernel keeps. Weights pass through it at the start.
+// Shared memory: the input and its barriers, then what each kernel keeps. Weights pass through it at the start.
 struct Shared {
     u32 input, barrier;
 };
 
 __device__ __forceinline__ u32 shared_start() { return (shared_base() + 1023u) & ~1023u; }
-__device__ __forceinline__ u32 shared_rest() { return shared_start() + TURNS * (INPUT_BYTES + BARRIER_BYTES); }
-__device__ __forceinline__ Shared shared_memory(int turn) {
-    return {shared_start() + turn * INPUT_BYTES, shared_start() + TURNS * INPUT_BYTES + turn * BARRIER_BYTES};
-}
+__device__ __forceinline__ u32 shared_rest() { return shared_start() + INPUT_BYTES + BARRIER_BYTES; }
+__device__ __forceinline__ Shared shared_memory() { return {shared_start(), shared_start() + INPUT_BYTES}; }
 
 __device__ __forceinline__ void wait_for(u32 barrier, u32 parity) {
     for (u32 tries = 0; !barrier_passed(barrier, parity); tries++) {
@@ -148,21 +133,19 @@ __device__ __forceinline__ void keep_columns(Weights& weights, u32 room, const u
 // One barrier per block of the input, one for the cluster's sums. Weights have been taken before.
 __device__ __forceinline__ void make_barriers() {
     if (thread_number() == 0) {
-        for (int turn = 0; turn < TURNS; turn++) {
-            for (int i = 0; i <= BLOCKS; i++) barrier_init(shared_memory(turn).barrier + 8 * i);
-        }
+        for (int i = 0; i <= BLOCKS; i++) barrier_init(shared_memory().barrier + 8 * i);
         barriers_ready();
     }
     block_sync();
 }
 
-// The streams that a CTA and its group work on in a turn of a pass.
+// The streams that a CTA and its group work on in a pass.
 struct Group {
     int number, first, count;
 };
 
-__device__ __forceinline__ Group group(int ctas, int passes, int pass, int turn, int B, int size) {
-    int number = (block_number() / ctas * passes + pass) * TURNS + turn;
+__device__ __forceinline__ Group group(int ctas, int passes, int pass, int B, int size) {
+    int number = block_number() / ctas * passes + pass;
     int first = number * size;
     int left = B - first;
     int count = left < size ? left : size;
@@ -250,11 +233,10 @@ __device__ __forceinline__ void store_rows(Number* to, int width, u32 from, int 
     }
 }
 
-// sum = weights (this warpgroup's 64 rows) · input (N streams), transposed. `during` is called while products are done,
-// `after` once all have begun.
-template <class During, class After>
+// sum = weights (this warpgroup's 64 rows) · input (N streams), transposed. `during` is called while products are done.
+template <class During>
 __device__ __forceinline__ void multiply(float (&sum)[N / 2], const Weights& weights, const Shared& at, bool arriving,
-                                         u32 parity, During during, After after) {
+                                         u32 parity, During during) {
 #pragma unroll
     for (int i = 0; i < N / 2; i++) sum[i] = 0.0f;
     mma_hold(sum);
@@ -269,7 +251,6 @@ __device__ __forceinline__ void multiply(float (&sum)[N / 2], const Weights& wei
         // One warpgroup after the other, so that the tensor cores are never without work.
         if (block == (thread_number() < THREADS / 2 ? 0 : BLOCKS / 2)) during();
     }
-    after();
     mma_wait<0>();
     mma_hold(sum);
 }

@@ -102,7 +102,7 @@ class _Config(ctypes.Structure):
 def source(names: Sequence[str], definitions: Mapping[str, int]) -> str:
     """Put together a kernel's text: its numbers, what Hopper does, the product of 16 columns, and the files `names`."""
     lines = [f"#define {key} {value}" for key, value in definitions.items()]
-    home = importlib.resources.files("bnce.kernels")
+    home = importlib.resources.files("bnce.kernels.hopper")
     hopper, *texts = ((home / f"{name}.cu").read_text(encoding="utf-8") for name in ("hopper", *names))
     return "\n".join([*lines, hopper, _multiply_16(definitions["N"]), *texts])
 

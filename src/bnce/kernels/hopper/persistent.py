@@ -1,8 +1,8 @@
 """All steps of an LSTM or RNN in one launch: weights stay in registers, and groups of streams keep their own time.
 
-`persistent_recurrence.cu` says how; the kernels are in `persistent_lstm.cu` and `persistent_rnn.cu`. Here it is decided
-how a network is spread over a GPU, and they are started. Gates come unit by unit, G = 4·unit + gate. What `recurrence`
-does step by step stays for every other GPU and size.
+`persistent.cu` says how; the kernels are in `lstm.cu` and `rnn.cu`. Here it is decided how a network is spread over a
+GPU, and they are started. Gates come unit by unit, G = 4·unit + gate. What `recurrence` does step by step stays for
+every other GPU and size.
 
 It is chosen for the sizes at which it was measured to be faster (`FASTER`), unless NVIDIA's MPS is on: CTAs that wait
 for each other must all be on the GPU, and MPS would let those of another process take some of the places. For the same
@@ -22,16 +22,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bnce.kernels import hopper
+from bnce.kernels.hopper import nvrtc
 
 MULTIPLE = 128  # of which the number of units must be
 ROWS = 128
 UNITS = {"lstm": ROWS // 4, "rnn": ROWS}  # of a CTA, forwards: a unit of an LSTM has a row for each of its gates
 MAX_UNITS = 640  # whose weights fit in a CTA's registers beside the sums
-MAX_STREAMS, MAX_STREAMS_BY_TURNS = 72, 40  # of a group, by what registers and shared memory hold
-TURNS = {"lstm_forward": 1, "lstm_backward": 1}  # groups on the same CTAs
+MAX_STREAMS = 72  # of a group, by what registers and shared memory hold
 CLUSTERS = {"lstm_forward": 4, "lstm_backward": 4}  # CTAs that load for each other, or split the columns
-FAST_TANH = True  # by the GPU's own instruction, whose error is a quarter of bf16's
 COUNTER_STRIDE = 16
 SPIN_LIMIT = 1 << 26  # half a minute and more: whoever waits that long waits for a CTA that never started
 # Padded units and streams between which one launch took less time than the steps, forwards and backwards, on an H200.
@@ -51,7 +49,6 @@ class Plan:
     num_ctas_per_group: int
     num_cluster_ctas: int
     num_groups: int  # that work at the same time
-    num_turns: int  # on the same CTAs
     num_passes: int  # one after the other
     group_size: int
     N: int
@@ -64,7 +61,7 @@ class Plan:
     @property
     def num_counters(self) -> int:
         """Groups of streams, with a counter each."""
-        return self.num_groups * self.num_turns * self.num_passes
+        return self.num_groups * self.num_passes
 
     @property
     def num_exchanged(self) -> int:
@@ -75,8 +72,7 @@ class Plan:
     def source(self, *, has_resets: bool) -> str:
         """The kernel's text."""
         network = self.name.split("_")[0]
-        files = "persistent_recurrence", f"persistent_{network}"
-        return hopper.source(files, self.definitions(has_resets=has_resets))
+        return nvrtc.source(["persistent", network], self.definitions(has_resets=has_resets))
 
     def definitions(self, *, has_resets: bool) -> dict[str, int]:
         """What the text leaves open."""
@@ -85,11 +81,9 @@ class Plan:
             "H": self.H,
             "N": self.N,
             "P": self.num_cluster_ctas,
-            "TURNS": self.num_turns,
             "RESETS": int(has_resets),
-            "FAST_TANH": int(FAST_TANH),
             "SPIN_LIMIT": SPIN_LIMIT,
-            "SHARED_BYTES": hopper.SHARED_BYTES,
+            "SHARED_BYTES": nvrtc.SHARED_BYTES,
         }
 
 
@@ -97,10 +91,9 @@ def make_plan(name: str, H: int, B: int, max_ctas: int) -> Plan:
     """Spread streams over as many groups as there is room for, and over passes where a group would be too large."""
     per_group = H // UNITS[name.split("_")[0]]
     num_groups = min(max_ctas // per_group, -(-B // 8))
-    num_turns = TURNS.get(name, 1)
-    num_passes = -(-B // (num_groups * (MAX_STREAMS if num_turns == 1 else MAX_STREAMS_BY_TURNS * num_turns)))
-    size = -(-B // (num_groups * num_turns * num_passes))
-    return Plan(name, H, per_group, CLUSTERS.get(name, 1), num_groups, num_turns, num_passes, size, -(-size // 8) * 8)
+    num_passes = -(-B // (num_groups * MAX_STREAMS))
+    size = -(-B // (num_groups * num_passes))
+    return Plan(name, H, per_group, CLUSTERS.get(name, 1), num_groups, num_passes, size, -(-size // 8) * 8)
 
 
 def fits(name: str, wide_H: int, max_ctas: int) -> bool:
@@ -143,15 +136,13 @@ class _Ready:
         while True:
             self.plan = make_plan(name, H, B, max_ctas)
             text = self.plan.source(has_resets=has_resets)
-            self.kernel = hopper.Kernel(hopper.compile_source(text), name, self.plan.num_cluster_ctas)
+            self.kernel = nvrtc.Kernel(nvrtc.compile_source(text), name, self.plan.num_cluster_ctas)
             # Clusters need neighbours, of which a GPU may have fewer than multiprocessors.
             max_ctas = min(max_ctas, self.kernel.max_ctas(device))
             if self.plan.num_ctas <= max_ctas:
                 break
             if max_ctas < self.plan.num_ctas_per_group:
-                raise hopper.CannotCompileError(
-                    f"{name}: {max_ctas} thread blocks run at once, and one group has more."
-                )
+                raise nvrtc.CannotCompileError(f"{name}: {max_ctas} thread blocks run at once, and one group has more.")
         self.exchange = torch.zeros(self.plan.num_exchanged, dtype=torch.bfloat16, device=device)
         self.arrived = torch.zeros(self.plan.num_counters * COUNTER_STRIDE, dtype=torch.int64, device=device)
 
@@ -174,7 +165,7 @@ def prepare(name: str, wide_H: int, B: int, *, has_resets: bool) -> bool:
     try:
         for key in keys:
             _READY[key] = _Ready(*key)
-    except hopper.CannotCompileError as error:
+    except nvrtc.CannotCompileError as error:
         _FAILED[device] = str(error)
         reason = str(error).strip().partition("\n")[0]
         warnings.warn(f"Recurrent layers run step by step, which is slower. {reason}", RuntimeWarning, stacklevel=2)

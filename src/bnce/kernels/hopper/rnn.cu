@@ -1,10 +1,9 @@
-// A tanh RNN's steps in one launch (persistent_recurrence.cu).
+// A tanh RNN's steps in one launch (persistent.cu).
 
 constexpr int CTAS = H / ROWS, PAIRS = N / 4;  // of neighbouring units that a thread has
 
 __device__ __forceinline__ int pair_stream(const Place& me, int i) { return 8 * (i / 2) + 2 * me.q + i % 2; }
 
-static_assert(TURNS == 1, "groups take turns in LSTMs only");
 static_assert(4 * N * ROW_BYTES<16> + KEEP_BYTES <= REST_BYTES, "too many streams");
 
 // A pair's place among what the group exchanges.
@@ -17,7 +16,7 @@ __device__ __forceinline__ u32* exchanged(u16* exchange, int part, int unit, int
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 rnn_forward(const u16* weight_HH, const u16* sum_TBH, u16* hidden_SBH, u16* before_SBH, const u16* keep_SB,
             u16* exchange, u64* arrived, int T, int B, int size, int passes) {
-    Shared at = shared_memory(0);
+    Shared at = shared_memory();
     u32 rest = shared_rest();
 #if RESETS
     u32 keeps = rest + 2 * N * ROW_BYTES<16>;
@@ -33,7 +32,7 @@ rnn_forward(const u16* weight_HH, const u16* sum_TBH, u16* hidden_SBH, u16* befo
     u32 parity = 0;
 #pragma unroll 1
     for (int pass = 0; pass < passes; pass++) {
-        Group now = group(CTAS, passes, pass, 0, B, size);
+        Group now = group(CTAS, passes, pass, B, size);
         u16* exchange_now = exchange + (u64)now.number * (2 * N * H);
         load_rows<16>(rest, sum_TBH + (u64)now.first * H + part * ROWS, H, now.count);
 #if RESETS
@@ -55,7 +54,7 @@ rnn_forward(const u16* weight_HH, const u16* sum_TBH, u16* hidden_SBH, u16* befo
                                   now.count);
                 }
                 copies_commit();
-            }, [] {});
+            });
             parity ^= t > 0;
             u32 hidden[PAIRS];
 #pragma unroll
@@ -96,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 rnn_backward(const u16* weight_HH, u16* sum_grad_TBH, const u16* grad_TBH, const u16* hidden_SBH, const u16* keep_SB,
              u16* exchange, u64* arrived, int T, int B, int size, int passes) {
     constexpr u32 HALF_BYTES = N * ROW_BYTES<16>;
-    Shared at = shared_memory(0);
+    Shared at = shared_memory();
     u32 rest = shared_rest();
 #if RESETS
     u32 keeps = rest + 4 * N * ROW_BYTES<16>;
@@ -116,7 +115,7 @@ rnn_backward(const u16* weight_HH, u16* sum_grad_TBH, const u16* grad_TBH, const
     u32 parity = 0;
 #pragma unroll 1
     for (int pass = 0; pass < passes; pass++) {
-        Group now = group(CTAS, passes, pass, 0, B, size);
+        Group now = group(CTAS, passes, pass, B, size);
         u16* exchange_now = exchange + (u64)now.number * (2 * N * H);
         load_step(now, T - 1);
         copies_commit();
@@ -136,7 +135,7 @@ rnn_backward(const u16* weight_HH, u16* sum_grad_TBH, const u16* grad_TBH, const
                 multiply(sum, weights, at, true, parity, [&] {
                     if (t) load_step(now, t - 1);
                     copies_commit();
-                }, [] {});
+                });
                 parity ^= 1;
             } else {
 #pragma unroll

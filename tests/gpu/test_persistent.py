@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from bnce.config import ModelConfig
-from bnce.kernels import persistent_recurrence as persistent
 from bnce.kernels import recurrence
-from bnce.models import build_body
-from bnce.models.recurrent import _run_cell
+from bnce.kernels.hopper import persistent
+from bnce.models import build_body, recurrent
 
 if torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("only Hopper GPUs run all steps in one launch", allow_module_level=True)
@@ -32,14 +31,14 @@ class Layer:
         self.H = H
         self.cell = (nn.LSTM if name == "lstm" else nn.RNN)(E, H).to(GPU)
         self.input = torch.randn(T, B, E, device=GPU, requires_grad=True)
-        self.state = [torch.randn(B, H, device=GPU) for _ in range(2 if name == "lstm" else 1)]
+        self.state = [torch.randn(1, B, H, device=GPU) for _ in range(2 if name == "lstm" else 1)]
         self.grad = torch.randn(T, B, H, device=GPU).to(BF16)
         self.reset = torch.rand(T, B, device=GPU) < 0.2 if has_resets else None
-        self.layer = recurrence.lstm if name == "lstm" else recurrence.rnn
 
     def run(self) -> list[Tensor]:
         weights = self.cell.all_weights[0]
-        wide, *last = self.layer(self.input, *self.state, weights, BF16, self.reset)
+        with torch.autocast("cuda", dtype=BF16):
+            wide, last = recurrence.run_layer(weights, self.input, tuple(self.state), self.reset)
         assert wide.shape[2] > self.H
         output = wide[..., : self.H]
         return [wide.detach(), *last, *torch.autograd.grad(output, [self.input, *weights], self.grad)]
@@ -49,9 +48,9 @@ class Layer:
         cell.load_state_dict(self.cell.state_dict())
         given = self.input.detach().double().requires_grad_()
         with torch.backends.cudnn.flags(enabled=False):
-            output, after = _run_cell(cell, given, tuple(part.double()[None] for part in self.state), self.reset)
+            output, after = recurrent.run_layer(cell, given, tuple(part.double() for part in self.state), self.reset)
             grads = torch.autograd.grad(output, [given, *cell.all_weights[0]], self.grad.double())
-        return [output.detach(), *(part[0].detach() for part in after), *grads]
+        return [output.detach(), *(part.detach() for part in after), *grads]
 
 
 def errors(found: list[Tensor], exact: list[Tensor], H: int) -> list[float]:
