@@ -357,7 +357,7 @@ def test_executor_on_another_disk(texts: dict[str, str], place: Path) -> None:
 
 
 def test_executor_that_breaks(texts: dict[str, str], place: Path) -> None:
-    with Breaks() as executor, pytest.raises(UserError, match="A worker of the executor died"):
+    with Breaks() as executor, pytest.raises(UserError, match="A worker process died"):
         prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"], executor=executor)
     assert list(place.iterdir()) == []
 

@@ -28,12 +28,14 @@ class Cluster(Executor):
     """The workers of a Dask scheduler, as many as there are at any time."""
 
     def __init__(self, client: Client) -> None:
-        self.client = client
+        self.client, self._num_workers = client, 1
 
     @property
     def num_workers(self) -> int:
         """How many tasks run at once."""
-        return sum(self.client.nthreads().values())
+        with contextlib.suppress(OSError):  # whoever waits for a result hears of a connection that is lost
+            self._num_workers = sum(self.client.nthreads().values())
+        return self._num_workers
 
     def submit(self, function: Callable[..., Result], /, *given: Any, **named: Any) -> Future[Result]:
         """Run a function on one of the workers."""
@@ -77,20 +79,22 @@ def connected(address: str) -> Iterator[Cluster]:
                 f"No Dask scheduler answers at '{address}': start one with 'dask scheduler' and give its address, such "
                 "as tcp://host:8786, or its scheduler file."
             ) from error
-        try:
-            with client:
+        with client:
+            try:
                 cluster = Cluster(client)
                 _refuse_others(cluster, found)
                 yield cluster
-        except distributed.KilledWorker as error:
-            raise UserError(
-                "A task ended every worker that tried it, probably because memory ran out: give the workers more "
-                "memory or fewer threads each, and run it again."
-            ) from error
-        except (CancelledError, CommClosedError) as error:
-            raise UserError(
-                f"The scheduler '{found}' was lost or stopped: start it and its workers, and run it again."
-            ) from error
+            except distributed.KilledWorker as error:
+                raise UserError(
+                    "A task ended every worker that tried it, probably because memory ran out: give the workers more "
+                    "memory or fewer threads each, and run it again."
+                ) from error
+            except Exception as error:
+                if client.status == "running" and not isinstance(error, CancelledError | CommClosedError):
+                    raise
+                raise UserError(
+                    f"The scheduler '{found}' was lost or stopped: start it and its workers, and run it again."
+                ) from error
 
 
 async def _wait_for_answer(address: str) -> None:
