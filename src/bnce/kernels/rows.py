@@ -39,28 +39,6 @@ def _add_to_winner(scratch_V, words_N, values_ND, merged_ND, D: tl.constexpr, BL
 
 
 @triton.jit
-def _add_rows(target_UD, target_stride, place_N, values_ND, D: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    target = target_UD + tl.load(place_N + row).to(tl.int64) * target_stride
-    for begin in range(0, D, BLOCK):
-        column = begin + tl.arange(0, BLOCK)
-        inside = column < D
-        value = tl.load(values_ND + row * D + column, mask=inside, other=0.0).to(tl.float32)
-        tl.atomic_add(target + column, value, mask=inside, sem="relaxed")
-
-
-@triton.jit
-def _copy_rows(to_ND, to_stride, from_VD, from_stride, row_N, D: tl.constexpr, BLOCK: tl.constexpr):
-    number = tl.program_id(0).to(tl.int64)
-    row = tl.load(row_N + number).to(tl.int64)
-    for begin in range(0, D, BLOCK):
-        column = begin + tl.arange(0, BLOCK)
-        inside = column < D
-        value = tl.load(from_VD + row * from_stride + column, mask=inside, other=0.0)
-        tl.store(to_ND + number * to_stride + column, value.to(to_ND.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def _sum_of_squares(row_D, scale, D: tl.constexpr, BLOCK: tl.constexpr):
     total = 0.0
     for begin in range(0, D, BLOCK):
@@ -149,19 +127,6 @@ def merge(words_N: Tensor, values_ND: Tensor, num_rows: int) -> tuple[Tensor, Te
     D = values_ND[0].numel()
     _add_to_winner[(N,)](scratch_V, words_N, values_ND.contiguous(), merged_ND, D, BLOCK=_block(D))
     return words_N, merged_ND
-
-
-def add_rows_(target_UD: Tensor, place_N: Tensor, values_ND: Tensor) -> None:
-    """Add each row of values to the target's row at its place; the target may be some columns of a wider one."""
-    D = values_ND[0].numel()
-    values_ND = values_ND.contiguous()
-    _add_rows[(len(place_N),)](target_UD, target_UD.stride(0), place_N, values_ND, D, BLOCK=_block(D))
-
-
-def copy_rows_(to_ND: Tensor, from_VD: Tensor, row_N: Tensor) -> None:
-    """Copy the rows with some numbers, between columns of wider tables and formats."""
-    D = to_ND[0].numel()
-    _copy_rows[(len(to_ND),)](to_ND, to_ND.stride(0), from_VD, from_VD.stride(0), row_N, D=D, BLOCK=_block(D))
 
 
 def adagrad_(
