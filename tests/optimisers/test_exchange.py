@@ -41,7 +41,7 @@ def test_all_parts_are_added_up(num_words: int, fixed: bool) -> None:
 
 def test_numbers_at_a_fixed_shape() -> None:
     words = parts(20)[0][0]
-    word_K, place = number(words, V, fixed=True, capacity=30)
+    word_K, place = number(words, V, 30)
     assert torch.equal(word_K[place], words)
     assert set(word_K.tolist()) == set(words.tolist()), "the places left over name no other word"
 
