@@ -2,9 +2,9 @@
 
 python benchmarks/distributed.py --out benchmarks/results/h200
 
-A process that has the GPU to itself joins a world of one by NCCL. Everything that many processes do is done: the words
-of a step are numbered, their rows copied, and gradients sent, inside the captured step. Both steps take turns, as
-bench.py has them.
+A process that has the GPU to itself joins a world of one by NCCL. Everything that many processes do is done: the rows
+of a step are made fewer, their gradients sent and added up, inside the captured step. Both steps take turns, as bench.py
+has them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def measure(config: RunConfig, vocab_size: int, device: torch.device, rounds: in
     world = World(0, 1, device if device.type == "cuda" else None, is_alone=False)
     runners = {
         "plain": Runner(config, vocab_size, device),
-        "replicated": Runner(config, vocab_size, device, world),
+        "exchanged": Runner(config, vocab_size, device, world),
     }
     timed: dict[str, list[float]] = {name: [] for name in runners}
     for _ in range(rounds):
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     lines = [
-        "| table | loss | plain, ms | ± | replicated, ms | ± | words/s, × plain |",
+        "| table | loss | plain, ms | ± | exchanged, ms | ± | words/s, × plain |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     with tempfile.TemporaryDirectory() as directory:
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
             config = load_recipe(table, model=options.model, loss=loss, settings=ROWWISE)
             found = measure(config, VOCAB_SIZES[table], device, options.rounds, options.seconds)
             release_memory(device)
-            (plain, spread), (many, spread_many) = found["plain"], found["replicated"]
+            (plain, spread), (many, spread_many) = found["plain"], found["exchanged"]
             lines.append(
                 f"| {table} | {loss} | {plain:.3f} | {spread:.1%} | {many:.3f} | {spread_many:.1%} "
                 f"| {plain / many:.3f} |"

@@ -35,7 +35,6 @@ ORDER = [
     "output_layer",
     "language_model",
     "optimisers",
-    "processes",
     "evaluation",
     "runs",
     "training",

@@ -12,6 +12,7 @@ from bnce import rows as plain
 from bnce.config import OptimiserConfig
 from bnce.kernels import rows as fast
 from bnce.optimisers import build_optimiser
+from bnce.optimisers.exchange import number
 from tests.optimisers import tiny
 
 V, N = 9, 40
@@ -100,3 +101,13 @@ def test_row_wise_adam_of_the_trainer_equals_the_plain_one(device: torch.device,
         models.append(model)
     for found, expected in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_different_words_get_different_numbers(device: torch.device) -> None:
+    words = torch.randint(0, V, (N,), device=device)
+    word_K, place_N = number(words, V, V)
+    assert word_K.shape == (V,)
+    assert torch.equal(word_K[place_N], words)
+    assert len(place_N.unique()) == len(words.unique())
+    again = number(words, V, V)
+    assert all(torch.equal(found, expected) for found, expected in zip((word_K, place_N), again, strict=True))

@@ -35,8 +35,8 @@ def gather_rows(parts: Sequence[Rows], world: World, num_rows: int, *, fixed: bo
     gather = world.gather if fixed else world.gather_uneven
     of_parts = [(list(gather(words_K)), list(gather(values_KD))) for words_K, values_KD in parts]
     passes = [(words_RK[rank], values_RK[rank]) for rank in range(world.size) for words_RK, values_RK in of_parts]
-    word_M, place_M = number(torch.cat([words_K for words_K, _ in passes]), num_rows, fixed=fixed)
-    like = passes[0][1]
+    words_M, like = torch.cat([words_K for words_K, _ in passes]), passes[0][1]
+    word_M, place_M = number(words_M, num_rows, min(len(words_M), num_rows) if fixed else None)
     total_MD = like.new_zeros(len(word_M), *like.shape[1:])
     for place_K, (_, values_KD) in zip(place_M.split([len(words) for words, _ in passes]), passes, strict=True):
         total_MD.index_add_(0, place_K, values_KD)
@@ -45,18 +45,13 @@ def gather_rows(parts: Sequence[Rows], world: World, num_rows: int, *, fixed: bo
 
 def compact(words_N: Tensor, values_ND: Tensor, num_rows: int, capacity: int) -> Rows:
     """Add up the gradients of equal rows at a shape of `capacity` rows, which must be enough for the different ones."""
-    word_K, place_N = number(words_N, num_rows, fixed=True, capacity=capacity)
+    word_K, place_N = number(words_N, num_rows, capacity)
     return word_K, rows.add_up(values_ND, place_N, capacity)
 
 
-def number(
-    words_N: Tensor, num_rows: int, *, fixed: bool = False, capacity: int | None = None
-) -> tuple[Tensor, Tensor]:
+def number(words_N: Tensor, num_rows: int, capacity: int | None) -> tuple[Tensor, Tensor]:
     """Number the different words, in the same way in all processes; by a kernel, which does not sort, where it can."""
-    if not fixed:
-        return rows.number_words(words_N)
-    capacity = min(len(words_N), num_rows) if capacity is None else capacity
-    if not kernels.usable(words_N):
+    if capacity is None or not kernels.usable(words_N):
         return rows.number_words(words_N, capacity)
     from bnce.kernels.distinct import distinct_words
 

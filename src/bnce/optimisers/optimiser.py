@@ -52,9 +52,8 @@ class FlatParameters:
         """Lay the gradients end to end and take them off the parameters; what has none counts as zero."""
         grads = []
         for parameter in self.parameters.values():
-            grads.append(
-                torch.zeros_like(parameter).reshape(-1) if parameter.grad is None else parameter.grad.reshape(-1)
-            )
+            grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            grads.append(grad.reshape(-1))
             parameter.grad = None
         return torch.cat(grads)
 
@@ -97,14 +96,10 @@ class Optimiser(ABC):
     @torch.no_grad()
     def reduce(self, parts: Sequence[Gradients]) -> Gradients:
         """Add up the gradients of this process's groups and of all processes, equal rows too; all get the same."""
-        return Gradients(
-            {
-                name: self._add_rows([part.rows[name] for part in parts], len(self.tables[name]))
-                for name in parts[0].rows
-            },
-            {name: self._add_up([part.dense[name] for part in parts]) for name in parts[0].dense},
-            self._add_up([part.body for part in parts]),
-        )
+        sizes = {name: len(self.tables[name]) for name in parts[0].rows}
+        touched = {name: self._add_rows([part.rows[name] for part in parts], size) for name, size in sizes.items()}
+        dense = {name: self._add_up([part.dense[name] for part in parts]) for name in parts[0].dense}
+        return Gradients(touched, dense, self._add_up([part.body for part in parts]))
 
     def _add_rows(self, parts: list[Rows], num_rows: int) -> Rows:
         num_groups = 1
@@ -127,9 +122,11 @@ class Optimiser(ABC):
         return min(num_gathered, num_rows, num_groups * num_different + others)
 
     def _add_up(self, parts: list[Tensor]) -> Tensor:
+        if len(parts) == 1 and self.world.is_alone:
+            return parts[0]
         if self.deterministic:
             parts = list(self.world.gather(torch.stack(parts)).flatten(0, 1))
-        total = parts[0].clone() if len(parts) > 1 else parts[0]
+        total = parts[0]
         for other in parts[1:]:
             total += other
         return total if self.deterministic else self.world.sum_(total)

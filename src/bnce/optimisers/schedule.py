@@ -50,11 +50,7 @@ class Schedule:
 
     def state(self) -> dict[str, float]:
         """Give what a resumed run needs."""
-        return {
-            "halvings": self.halvings,
-            "epochs_without_better": self.epochs_without_better,
-            "best": self.best,
-        }
+        return {"halvings": self.halvings, "epochs_without_better": self.epochs_without_better, "best": self.best}
 
     def load_state(self, state: dict[str, float]) -> None:
         """Restore what `state` returned."""

@@ -140,7 +140,7 @@ class TrainingStep:
     def _run(self, chunk: Chunk, number: int) -> None:
         parts, losses, states = [], [], []
         with float32_products(tf32=self.precision == "tf32"):
-            for group, part in enumerate(chunk.divide(self.num_groups)):
+            for group, part in enumerate(chunk.divide(self.num_groups) if self.num_groups > 1 else [chunk]):
                 if self.device.type == "cpu":
                     torch.default_generator.manual_seed(mix(self.seed, number, self.first_group + group, 1))
                 before = tuple(one.contiguous() for one in self._state_of(group))
