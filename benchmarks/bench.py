@@ -29,16 +29,16 @@ from rich.console import Console
 from rich.table import Table
 
 from bnce import BODIES, LOSSES, UserError
-from bnce.config import RunConfig
+from bnce.settings import RunConfig
 from bnce.corpus.streams import open_streams
-from bnce.kinds.losses import BatchShape
+from bnce.registry import BatchShape
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import choose_device, describe_device, synchronize
 from bnce.machine.memory import held_gpu_memory_bytes, peak_memory_bytes, release_memory, reset_peak_memory
 from bnce.machine.threads import use_threads
 from bnce.machine.world import World
 from bnce.noise import make_noise, unigram
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
 from bnce.training.network import Network
 from bnce.training.step import NUM_EAGER_STEPS
 from bnce.version import __version__

@@ -33,7 +33,8 @@ import cpu_rivals as rivals
 import numpy as np
 import torch
 
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
+from bnce.registry import Loss, ModelConfig, OptimiserConfig
+from bnce.settings import RunConfig, TrainingConfig
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.export.to_onnx import export_onnx
 from bnce.runs.directory import RunDirectory
@@ -129,7 +130,7 @@ def time_steps(corpus: Path, num_threads: int, model: str, loss: str, precision:
     from bnce.machine.threads import use_threads
     from bnce.machine.world import World
     from bnce.optimisers.schedule import Schedule
-    from bnce.recipes.recipe import load_recipe
+    from bnce.recipes import load_recipe
     from bnce.training.network import Network
     from bnce.training.plan import create_run
 

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from bench import ROWWISE, VOCAB_SIZES, Runner, conditions
 from provenance import origin
 
-from bnce.config import RunConfig
+from bnce.settings import RunConfig
 from bnce.machine.memory import release_memory
 from bnce.machine.world import World
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
 
 ROWS = (
     ("ltcb", "bnce"),

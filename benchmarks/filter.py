@@ -40,7 +40,7 @@ import pyarrow
 import torch
 
 import bnce
-from bnce.config import LossConfig
+from bnce.registry import Loss
 from bnce.corpus.store import Corpus
 from bnce.filtering.choice import Choice
 from bnce.filtering.engine import Scoring, open_engine
@@ -51,7 +51,7 @@ from bnce.language_model import LanguageModel
 from bnce.machine.devices import describe_device, synchronize
 from bnce.machine.workers import num_cores
 from bnce.noise import unigram
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import save_weights
 from bnce.text.docstrings import installed_modules, read_docstrings

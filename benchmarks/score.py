@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bnce.config import LossConfig, ModelConfig
+from bnce.registry import Loss, ModelConfig
 from bnce.corpus.vocabulary import END
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import describe_device

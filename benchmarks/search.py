@@ -19,13 +19,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bnce.config import RunConfig
+from bnce.settings import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError
 from bnce.files import to_json
 from bnce.machine.devices import choose_device
 from bnce.machine.memory import release_memory
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
 from bnce.training.plan import create_run
 from bnce.training.trainer import Trainer
 

@@ -25,7 +25,7 @@ from bench import bench
 
 from bnce.machine.threads import INTERVAL_SECONDS, use_threads
 from bnce.machine.workers import num_cores
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
 from bnce.version import __version__
 
 CPU = torch.device("cpu")

@@ -20,8 +20,8 @@ ORDER = [
     "version",
     "files",
     "reading",
-    "kinds",
-    "config",
+    "registry",
+    "settings",
     "recipes",
     "machine",
     "text",
@@ -208,7 +208,7 @@ def test_the_front_door_opens_before_anything_is_loaded() -> None:
 
 def test_the_command_line_answers_without_torch() -> None:
     """And without all else that takes long: `bnce --help` has a quarter of a second, and completion no more."""
-    late = ("torch", "pyarrow", "matplotlib", "numpy", "safetensors", "pydantic", "rich.progress", "bnce.config")
+    late = ("torch", "pyarrow", "matplotlib", "numpy", "safetensors", "pydantic", "rich.progress", "bnce.settings")
     check = f"import sys, bnce.cli; print([name for name in {late} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"

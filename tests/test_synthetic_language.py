@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from making import layer_of
 from small_corpus import END, Watcher, small_config, write_corpus
 from torch import Tensor
 
@@ -244,11 +245,11 @@ def test_words_drawn_from_other_noise_find_the_language(
 ) -> None:
     targets_TB, before_TB, counts_V = streams
     drawn = bnce.noise.uniform(VOCAB_SIZE)
-    mixed = OutputLayer(16, VOCAB_SIZE, counts_V, "bnce", 3.0, BATCH_SIZE, drawn=drawn)
+    mixed = layer_of(16, VOCAB_SIZE, counts_V, "bnce", 3.0, BATCH_SIZE, drawn=drawn)
     errors = learned_by_a_layer(language, mixed, targets_TB, before_TB)
     assert max(errors) < 0.12, errors
     # As if the batch were flat, too.
-    wrong = OutputLayer(16, VOCAB_SIZE, Noise(drawn.log_probs_V.exp()), "bnce", 3.0, BATCH_SIZE)
+    wrong = layer_of(16, VOCAB_SIZE, Noise(drawn.log_probs_V.exp()), "bnce", 3.0, BATCH_SIZE)
     wrong_errors = learned_by_a_layer(language, wrong, targets_TB, before_TB)
     assert min(wrong_errors) > 2 * max(errors)
 
@@ -258,7 +259,7 @@ def test_a_running_estimate_is_nearly_as_good_as_counts(
 ) -> None:
     targets_TB, before_TB, counts_V = streams
     found = [
-        learned_by_a_layer(language, OutputLayer(16, VOCAB_SIZE, noise, "bnce", 3.0), targets_TB, before_TB)
+        learned_by_a_layer(language, layer_of(16, VOCAB_SIZE, noise, "bnce", 3.0), targets_TB, before_TB)
         for noise in (counts_V, bnce.noise.Running(VOCAB_SIZE))
     ]
     assert max(found[1]) < 1.2 * max(found[0]), found

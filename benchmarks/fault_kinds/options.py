@@ -193,7 +193,7 @@ def _each(value: Any) -> list[str]:
 
 
 def _setting(chance: Random) -> str:
-    from bnce.config import SECTIONS
+    from bnce.settings import SECTIONS
 
     section = chance.choice(list(SECTIONS))
     key = chance.choice(dataclasses.fields(SECTIONS[section])).name

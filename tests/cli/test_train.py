@@ -254,7 +254,7 @@ class TestRefusals:
         [
             (["wik"], "choose one of demo, ltcb, news, obwb, small, transformer, wiki. Did you mean 'wiki'?"),
             (["wiki", "--model", "relu-lsm"], "Did you mean 'relu-lstm'?"),
-            (["wiki", "--loss", "bcne"], f"Unknown loss 'bcne': choose one of {', '.join(LOSSES.names)}. Did you mean"),
+            (["wiki", "--loss", "bcne"], f"Unknown loss 'bcne': choose one of {', '.join(LOSSES)}. Did you mean"),
             (["missing.toml"], "The recipe file 'missing.toml' does not exist"),
             (["wiki", "--set", "training.epoch=1"], "Did you mean 'epochs'?"),
             (["wiki", "--set", "trainin.epochs=1"], "Did you mean 'training'?"),

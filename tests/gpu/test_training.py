@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from making import draws_all
 from torch import Tensor
 
 from benchmarks.bench import bench
-from bnce import LOSSES, OutputLayer
+from bnce import OutputLayer
 from bnce.corpus.resets import Resets
 from bnce.corpus.streams import PrefetchedStreams, Streams, open_streams
 from bnce.kernels import persistent_recurrence as persistent
@@ -18,7 +19,7 @@ from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
 from bnce.noise import make_noise
 from bnce.optimisers import build_optimiser
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
 from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
 
 V, B, T, NUM_CHUNKS = 200, 32, 10, 40
@@ -82,9 +83,9 @@ class Training:
         self.resets = Resets(self.streams, reset_rate, seed=1) if reset_rate else None
         structure = self.model.output.structure
         if structure is not None and structure.places_CV is not None:
-            self.model.output.set_form(room=self.streams.max_places(structure.places_CV))
+            self.model.output.configure(room=self.streams.max_places(structure.places_CV))
         if loss == "chunk-bnce":
-            self.model.output.set_form(max_distinct_targets=self.streams.max_distinct_targets())
+            self.model.output.configure(max_distinct_targets=self.streams.max_distinct_targets())
         self.num_steps = 0
 
     def parameters(self) -> dict[str, Tensor]:
@@ -117,7 +118,7 @@ def test_agrees_with_the_cpu_within_the_error_of_bf16(model: str, loss: str, opt
     rounded, fast = (Training(model, loss, device, "bf16", optimiser=optimiser) for device in (CPU, GPU))
     rounded_loss, fast_loss = rounded.run(60), fast.run(60)
     # Drawn noise differs by device, so losses that draw can agree in their value only.
-    draws = LOSSES.find(loss).draws == "must"
+    draws = draws_all(loss)
     if not draws:
         allowed = 2 * distance(rounded.parameters(), exact.parameters()) / path + 0.01
         assert distance(fast.parameters(), exact.parameters()) / path <= allowed

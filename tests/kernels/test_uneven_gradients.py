@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from making import layer_of
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
@@ -150,7 +151,7 @@ def test_gradients_are_those_of_the_weighted_loss(
 ) -> None:
     kind = KINDS[name]
     generator = torch.Generator().manual_seed(5)
-    layer = OutputLayer(D, V, torch.arange(1, V + 1), loss=kind.loss, reduction=reduction, **kind.options)  # type: ignore[arg-type]
+    layer = layer_of(D, V, torch.arange(1, V + 1), loss=kind.loss, reduction=reduction, **kind.options)  # type: ignore[arg-type]
     with torch.no_grad():
         layer.weight.normal_(std=0.5, generator=generator)
     calls = []

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from small_corpus import UNK, Watcher, random_ids, small_config, write_corpus
 
 from bnce import Corpus, UserError, calibrate
-from bnce.config import RunConfig
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.evaluation.evaluate import evaluate
 from bnce.lexicon.start import check_same_network, inherited_settings, make_up_contexts, start_from
@@ -19,6 +19,7 @@ from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_tensors, state_f
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import build_model, load_model, read_weights, save_weights
+from bnce.settings import RunConfig
 from bnce.training.plan import create_run
 from bnce.training.run import Start, run_training
 
@@ -185,7 +186,7 @@ def test_from_a_calibrated_run_it_keeps_its_settings(
     else:
         assert as_started.ppl_n == pytest.approx(as_calibrated.ppl_n, rel=1e-5)
     # A learned constant stays what was learned, or fitted.
-    learned = dataclasses.replace(new.config, loss=dataclasses.replace(new.config.loss, learn_log_z=True))
+    learned = dataclasses.replace(new.config, loss=msgspec.structs.replace(new.config.loss, learn_log_z=True))
     kept = start_from(dataclasses.replace(new, config=learned), new.vocabulary, new.target_counts, loss)
     assert torch.equal(kept.tensors["output.log_z"], read_weights(new)[0]["output.log_z"])
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from making import draws_all, layer_of
 
 from bnce import LOSSES, OutputLayer, UserError, noise
 
@@ -15,9 +16,9 @@ COUNTS = torch.arange(1, V + 1)
 
 
 def build(loss: str = "bnce", **options: Any) -> OutputLayer:
-    if LOSSES.find(loss).draws == "must":
+    if draws_all(loss):
         options.setdefault("num_noise", K)
-    return OutputLayer(D, V, COUNTS, loss, **options)
+    return layer_of(D, V, COUNTS, loss, **options)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_options_that_are_refused(options: dict[str, Any], message: str) -> None
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("loss", LOSSES.names)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_what_is_as_it_would_be_anyway_is_taken(loss: str) -> None:
     build(loss, log_z=9.0, penalty=0.1, replacement=True)
     assert build("bnce", log_z=torch.tensor(2.5), num_noise=torch.tensor(3)).log_z.item() == 2.5
@@ -68,7 +69,7 @@ def test_what_is_as_it_would_be_anyway_is_taken(loss: str) -> None:
 )
 def test_sizes_that_are_refused(sizes: tuple[Any, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        OutputLayer(*sizes, COUNTS)
+        layer_of(*sizes, COUNTS)
     assert str(caught.value) == message
 
 
@@ -86,14 +87,14 @@ def test_sizes_that_are_refused(sizes: tuple[Any, Any], message: str) -> None:
 )
 def test_counts_that_are_no_numbers_by_class(counts: Any, what: str) -> None:
     with pytest.raises(UserError) as caught:
-        OutputLayer(D, V, counts)
+        layer_of(D, V, counts)
     assert str(caught.value).startswith(
         f"Counts or probabilities are {what}: give one number per class id, in a list, a tensor or an array"
     )
 
 
 def test_a_layer_says_what_it_is() -> None:
-    assert f"{build(log_z=9.21)}".startswith("OutputLayer(\n  hidden_size=4, vocab_size=20, loss='bnce', log_z=9.21\n")
+    assert f"{build(log_z=9.21)}".startswith("layer_of(\n  hidden_size=4, vocab_size=20, loss='bnce', log_z=9.21\n")
     assert build("snce").extra_repr() == "hidden_size=4, vocab_size=20, loss='snce', num_noise=7, log_z=9"
     changed = build(sparse=True, batch_first=True, reduction="sum", ignore_index=0).extra_repr()
     assert changed.endswith("sparse=True, batch_first=True, reduction='sum', ignore_index=0, log_z=9")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from making import model_of
 from torch import Tensor, nn
 
-from bnce.config import ModelConfig
 from bnce.models import build_body, stepwise
 from bnce.models.recurrent import _run_cell
 
@@ -77,7 +77,7 @@ def test_stands_in_where_it_is_faster() -> None:
 @pytest.mark.parametrize("model", ["rnn", "lstm", "relu-lstm"])
 def test_a_body_under_autocast_trains_like_one_in_float32(model: str) -> None:
     torch.manual_seed(1)
-    body = build_body(ModelConfig(name=model, embedding_size=6, hidden_size=8, bottleneck_size=4, num_layers=2))
+    body = build_body(model_of(name=model, embedding_size=6, hidden_size=8, bottleneck_size=4, num_layers=2))
     input_TBE = torch.randn(5, 3, 6)
     found = []
     for narrow in (False, True):

@@ -7,11 +7,11 @@ import os
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from making import draws_all, loss_of, model_of, optimiser_of
 from small_corpus import END
 from torch import Tensor
 
-from bnce import LOSSES, noise
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig
+from bnce import noise
 from bnce.corpus.streams import Chunk
 from bnce.language_model import LanguageModel
 from bnce.machine.world import World
@@ -61,19 +61,17 @@ def train(
 ) -> dict[str, Tensor]:
     """Train as one of the processes, in float64 on a CPU and in float32 on a GPU; give what all of them keep."""
     torch.manual_seed(7)
-    num_noise = 6 if LOSSES.find(loss).draws == "must" else 0
+    num_noise = 6 if draws_all(loss) else 0
     model = LanguageModel(
-        ModelConfig(
-            name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=num_layers, dropout=dropout
-        ),
-        LossConfig(name=loss, num_noise=num_noise, replacement=replacement),
+        model_of(name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=num_layers, dropout=dropout),
+        loss_of(name=loss, num_noise=num_noise, replacement=replacement),
         noise.unigram(counts()),
     ).to(device, torch.float64 if device == "cpu" else torch.float32)
     num_groups = G // world.size
     tables = WorkingTables(model, world, num_groups=num_groups, chunk_shape=(T, B), in_order=in_order, seed=3)
     # Row-wise Adam takes steps of its rate whatever the gradient: at 0.3 words would jump, and rounding errors grow.
     rate = 0.01 if optimiser == "rowwise-adam" else 0.3
-    config = OptimiserConfig(name=optimiser, learning_rate=rate, body_learning_rate=0.01, clip_norm=clip_norm)
+    config = optimiser_of(name=optimiser, learning_rate=rate, body_learning_rate=0.01, clip_norm=clip_norm)
     stepper = build_optimiser(model, config, tables=tables)
     step = TrainingStep(model, stepper, B, T, gradient="tokens", precision="float32", tables=tables, total_groups=G)
     for number in range(num_steps):

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from making import loss_of, model_of, optimiser_of
 
 import bnce
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.corpus.streams import Chunk
 from bnce.language_model import LanguageModel
 from bnce.machine.world import World
@@ -30,13 +30,13 @@ def _count(rank: int, directory: str) -> None:
         counts = torch.full((vocab_size,), 1e-9, dtype=torch.float64)
         counts[:NUM_FREQUENT] = 1.0
         model = LanguageModel(
-            ModelConfig(name="relu-rnn", embedding_size=E, hidden_size=7, bottleneck_size=D),
-            LossConfig(),
+            model_of(name="relu-rnn", embedding_size=E, hidden_size=7, bottleneck_size=D),
+            loss_of(),
             bnce.noise.unigram(counts),
         )
         world = World(rank, R)
         tables = WorkingTables(model, world, num_groups=1, chunk_shape=(T, B))
-        optimiser = build_optimiser(model, OptimiserConfig(name="rowwise-adam"), tables=tables)
+        optimiser = build_optimiser(model, optimiser_of(name="rowwise-adam"), tables=tables)
         step = TrainingStep(
             model, optimiser, B, T, gradient="tokens", precision="float32", tables=tables, total_groups=R
         )

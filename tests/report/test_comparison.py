@@ -299,7 +299,7 @@ def test_models_of_other_layers_than_usual_are_named_by_them(tmp_path, write_run
 @pytest.mark.parametrize("mark", ["", "format = 1\n", "format = 3\n"])
 def test_a_run_of_an_unknown_format_is_refused(tmp_path, write_run, refused, mark):
     path = write_run(tmp_path / "run") / "config.toml"
-    path.write_text(path.read_text().replace("format = 2\n", mark))
+    path.write_text(path.read_text().replace("format = 3\n", mark))
     told = f"has {mark.strip().replace(' =', '') or 'no format'}, but this version of bnce reads format 2: use the"
     assert told in refused("compare", path.parent)
 

@@ -55,8 +55,8 @@ def test_a_model_of_other_sizes_is_refused(tmp_path: Path, run: Path) -> None:
     [
         ("config.toml", b"[model\n", "config.toml' is not valid TOML"),
         ("config.toml", b"\xff\xfe", "config.toml' is not valid TOML"),
-        ("config.toml", b"format = 2\n[model]\nname = 'gru'\n", "Unknown model 'gru'"),
-        ("config.toml", b"format = 2\n[model]\nhiden_size = 3\n", r"'hiden_size'.*Did you mean 'hidden_size'\?"),
+        ("config.toml", b"format = 3\n[model]\nname = 'gru'\n", "Unknown model 'gru'"),
+        ("config.toml", b"format = 3\n[model]\nhiden_size = 3\n", r"'hiden_size'.*Did you mean 'hidden_size'\?"),
         ("normaliser.json", b"{", "is incomplete or damaged"),
         ("normaliser.json", b"[]", "is incomplete or damaged"),
         ("normaliser.json", None, "is incomplete or damaged"),

@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bnce.config import TrainingConfig
 from bnce.corpus.store import Corpus, count_words
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.machine.memory import free_gpu_memory_bytes
+from bnce.settings import TrainingConfig
 
 SORTED_AT_ONCE = 2**24  # words
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bnce.config import ModelConfig
 from bnce.models.body import Body, State
 from bnce.models.dense import dense_relu
+from bnce.registry import Ffnn
 
 
-def build(config: ModelConfig) -> FeedForward:
+def build(config: Ffnn) -> FeedForward:
     """Build it from its settings."""
     return FeedForward(config.order, config.embedding_size, config.hidden_size, config.bottleneck_size, config.dropout)
 

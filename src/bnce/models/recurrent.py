@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bnce import kernels
-from bnce.config import ModelConfig
 from bnce.errors import unknown_name
 from bnce.machine.precision import product_dtype
 from bnce.models import stepwise
 from bnce.models.body import Body, State
 from bnce.models.dense import dense_relu
+from bnce.registry import RecurrentConfig
 
 # Pairs per state from which on a state is multiplied once, and not once for each pair.
 SHARED_STATES = 1.1
@@ -32,9 +32,9 @@ PART_PAIRS = 256
 CELLS: dict[str, type[nn.RNN | nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM}
 
 
-def build(config: ModelConfig, *, cell: str, has_bottleneck: bool) -> Recurrent:
+def build(config: RecurrentConfig) -> Recurrent:
     """Build one from its settings: with a tanh RNN or an LSTM as its cell, with or without the bottleneck."""
-    bottleneck_size = config.bottleneck_size if has_bottleneck else None
+    cell, bottleneck_size = config.name.removeprefix("relu-"), getattr(config, "bottleneck_size", None)
     return Recurrent(
         cell, config.embedding_size, config.hidden_size, bottleneck_size, config.dropout, config.num_layers
     )

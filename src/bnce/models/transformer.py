@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bnce import kernels
-from bnce.config import ModelConfig
+from bnce import kernels, registry
 from bnce.machine.precision import sum_dtype
 from bnce.models.body import Body, State
 
@@ -29,7 +28,7 @@ WIDENING = 4  # of the layer between two residual streams
 SLOWEST = 10_000.0  # words of the slowest rotation, divided by 2π
 
 
-def build(config: ModelConfig) -> Transformer:
+def build(config: registry.Transformer) -> Transformer:
     """Build one from its settings."""
     return Transformer(
         config.embedding_size,

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from bnce import rows
-from bnce.config import OptimiserConfig
 from bnce.language_model import LanguageModel
 from bnce.optimisers.adam import FlatParameters
 from bnce.optimisers.clip import Gradients, clip_factor, measure
 from bnce.optimisers.merging import merge_gradient
+from bnce.registry import OptimiserConfig
 
 
 class KeptTables(Protocol):
@@ -48,12 +48,13 @@ class Optimiser(ABC):
         self.body = FlatParameters(model.body_parameters())
         self.device = model.embedding.device
         self.rate = torch.tensor(config.learning_rate, dtype=torch.float32, device=self.device)
-        self.body_rate = torch.tensor(config.body_learning_rate, dtype=torch.float32, device=self.device)
+        self.body_learning_rate = getattr(config, "body_learning_rate", config.learning_rate)
+        self.body_rate = torch.tensor(self.body_learning_rate, dtype=torch.float32, device=self.device)
 
     def set_factor(self, factor: float) -> None:
         """Scale the configured rates; a captured step reads them where they are."""
         self.rate.fill_(self.config.learning_rate * factor)
-        self.body_rate.fill_(self.config.body_learning_rate * factor)
+        self.body_rate.fill_(self.body_learning_rate * factor)
 
     @torch.no_grad()
     def collect(self) -> Gradients:

@@ -9,12 +9,12 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from bnce.config import OptimiserConfig
 from bnce.language_model import LanguageModel
 from bnce.optimisers.adam import Adam
 from bnce.optimisers.base import KeptTables, Optimiser
 from bnce.optimisers.clip import Gradients
 from bnce.optimisers.row_optimizers import RowOptimizer, RowwiseAdagrad, RowwiseAdam
+from bnce.registry import OptimiserConfig
 
 
 class Rowwise(Optimiser):
@@ -51,6 +51,9 @@ class Rowwise(Optimiser):
         return of_tables | {f"body.{name}": tensor for name, tensor in self.adam.state_tensors().items()}
 
 
+INITIAL_ACCUMULATOR = 1e-10  # so that the first gradient of a row is never divided by 0
+
+
 class AdagradByRow(Rowwise):
     """Row-wise Adagrad on the tables: one accumulator per row."""
 
@@ -58,7 +61,7 @@ class AdagradByRow(Rowwise):
         return RowwiseAdagrad(
             self.tables.values(),
             self.rate,
-            initial_accumulator=self.config.initial_accumulator,
+            initial_accumulator=INITIAL_ACCUMULATOR,
             deterministic=self.deterministic,
         )
 
@@ -70,7 +73,6 @@ class AdamByRow(Rowwise):
         return RowwiseAdam(
             self.tables.values(),
             self.rate,
-            beta2=self.config.beta2,
-            eps=self.config.eps,
+            eps=self.config.eps,  # type: ignore[attr-defined]
             deterministic=self.deterministic,
         )

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from bnce import kernels, rows
 from bnce.corpus.streams import Chunk
-from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.machine.world import World
 from bnce.noise import Noise
@@ -70,24 +69,26 @@ class WorkingTables:
         self.num_groups, self.device = num_groups, model.embedding.device
         self.first_group = world.rank * num_groups
         self.noise = model.output.noise
-        loss = LOSSES.find(model.output.loss_name)
+        loss = model.output.loss
+        draws = hasattr(loss, "num_noise")
+        needs_whole_output = loss.batch_noise == "none" and not draws
         self.kept = model.tables()
         # A loss that scores more than the words of a step needs the whole output layer.
-        self.travelling = [name for name in self.kept if name == "embedding" or not loss.needs_whole_output]
+        self.travelling = [name for name in self.kept if name == "embedding" or not needs_whole_output]
         self._staying = [name for name in self.kept if name not in self.travelling]
         T, B = chunk_shape
         self.drawn_shape: tuple[int, ...] | None = None
-        if model.output.num_noise and loss.draws != "never":
+        if draws and model.output.num_noise:
             K, tries = model.output.num_noise, model.output.tries
             num_draws = K if tries is None else tries.num_draws
-            self.drawn_shape = {"position": (T, B, K), "step": (T, K), "chunk": (num_draws,)}[loss.draws_for]
+            self.drawn_shape = {"nce": (T, B, K), "sampled-softmax": (num_draws,)}.get(loss.name, (T, K))
         num_words, num_drawn = B * (T + 1 + model.num_context), math.prod(self.drawn_shape or (0,))
         num_rows = bound_rows(self.noise, num_groups * num_words, num_groups * num_drawn)
         self.traffic = Traffic(world, len(self.noise), num_rows, self.device, in_order=in_order)
         for name in self.travelling:
             like = self.kept[name]
             _replace(model, name, nn.Parameter(like.new_zeros(num_rows, *like.shape[1:])))
-        if not loss.needs_whole_output:
+        if not needs_whole_output:
             model.output.noise = WorkingNoise(self.noise, num_rows)
             model.output.vocab_size = num_rows
         self.forget()

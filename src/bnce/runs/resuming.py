@@ -7,25 +7,25 @@ validation text may not: the best model so far is the best on that text.
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from bnce import files
-from bnce.config import SECTIONS, OptimiserConfig, RunConfig, as_list, change_settings, from_written, read_config
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import UserError, argument
-from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
+from bnce.registry import OptimiserConfig
 from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE, RunDirectory, is_finished, read_summary
 from bnce.runs.metrics import read_metrics
+from bnce.settings import SECTIONS, RunConfig, Setting, change_settings, from_written, read_config
 from bnce.spelling.model import SPELLING_FILE
 
 MAY_CHANGE = frozenset(
@@ -60,8 +60,9 @@ def find_differences(before: RunConfig, now: RunConfig) -> Differences:
     if before.recipe != now.recipe:
         found["recipe"] = before.recipe, now.recipe
     for section in SECTIONS:
-        old, new = dataclasses.asdict(getattr(before, section)), dataclasses.asdict(getattr(now, section))
-        found |= {f"{section}.{key}": (value, new[key]) for key, value in old.items() if value != new[key]}
+        old, new = (msgspec.to_builtins(getattr(config, section)) for config in (before, now))
+        keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        found |= {f"{section}.{key}": (old.get(key, "not set"), new.get(key, "not set")) for key in keys}
     return found
 
 
@@ -83,11 +84,11 @@ def check_same_settings(before: RunConfig, now: RunConfig, path: Path, remedy: s
 
 def _refuse(differences: Differences, path: Path, remedy: str) -> None:
     if differences:
-        told = ", ".join(f"{key} {as_list(before)}, not {as_list(now)}" for key, (before, now) in differences.items())
+        told = ", ".join(f"{key} {before}, not {now}" for key, (before, now) in differences.items())
         raise UserError(f"The run '{path}' was started with other settings ({told}){remedy}")
 
 
-def resume_config(path: Path, settings: Sequence[str] = (), wanted: RunConfig | None = None) -> RunConfig:
+def resume_config(path: Path, settings: Sequence[Setting] = (), wanted: RunConfig | None = None) -> RunConfig:
     """Give what a run goes on with: its own config with `key=value` settings changed.
 
     `wanted` is a recipe that was named, with the settings on top: it must come to the same.
@@ -236,8 +237,7 @@ def resume_command(path: Path, *words: str) -> str:
 
 def advise_lower_rates(path: Path, optimiser: OptimiserConfig, checkpoint: Path | None, has_figures: bool) -> str:
     """Say how to go on with a run that blew up: with rates half as high, from where it can go on."""
-    rates = OPTIMISERS.find(optimiser.name).rates
-    settings = [f"optimiser.{key}={getattr(optimiser, key) / 2:g}" for key in rates]
+    settings = [f"optimiser.{key}={getattr(optimiser, key) / 2:g}" for key in optimiser.rates]
     words = [word for setting in settings for word in ("--set", setting)]
     if checkpoint is not None:
         return (

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from bnce.config import RunConfig
 from bnce.language_model import LanguageModel
 from bnce.machine.world import World
 from bnce.optimisers import Optimiser, build_optimiser
 from bnce.processes.working_tables import WorkingTables
+from bnce.settings import RunConfig
 from bnce.training.plan import check_groups
 from bnce.training.step import TrainingStep
 

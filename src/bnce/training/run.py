@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError, full_memory
 from bnce.evaluation.evaluate import Evaluation, evaluate
@@ -22,6 +21,7 @@ from bnce.machine.world import World
 from bnce.runs.directory import RunDirectory, read_summary
 from bnce.runs.model_file import read_weights
 from bnce.runs.resuming import check_resumable, remove_unbegun
+from bnce.settings import RunConfig
 from bnce.training.observer import Observer
 from bnce.training.recorder import Recorder
 from bnce.training.summary import summarise
@@ -129,7 +129,7 @@ def _tell_of_unseen(trainer: Trainer, observer: Observer) -> None:
     """Say what words get that the text does not have: most losses never move them, so they keep it."""
     unseen_V = torch.as_tensor(trainer.run.target_counts == 0)
     num_unseen = int(unseen_V.sum())
-    if num_unseen and trainer.loss.structure is None:
+    if num_unseen and not trainer.loss.structure:
         share = float(trainer.network.noise.log_target_probs().cpu().double().exp()[unseen_V].sum())
         observer.noticed(
             f"{num_unseen:,} of the {len(unseen_V):,} words of the vocabulary are no targets in the training text. "

@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from bnce.config import LossConfig, RunConfig, read_config
 from bnce.corpus.resets import Resets
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams, training_streams
 from bnce.errors import NotFiniteError, counted
 from bnce.evaluation.evaluate import Evaluation, evaluate
-from bnce.kinds.losses import LOSSES
-from bnce.kinds.optimisers import OPTIMISERS
 from bnce.machine.devices import describe_device
 from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
 from bnce.machine.stopping import HeldSignals, Stopped, hold_signals
@@ -30,6 +27,7 @@ from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import append_metrics, read_metrics
 from bnce.runs.model_file import build_model, save_weights
 from bnce.runs.resuming import advise_lower_rates, check_corpus, find_differences, settings_of_state
+from bnce.settings import RunConfig, read_config
 from bnce.training.budget import Budget
 from bnce.training.checkpoints import Checkpoints
 from bnce.training.clock import TrainingClock
@@ -79,11 +77,11 @@ class Trainer:
             self.network.columns,
         )
         self.resets = Resets(self.streams, training.reset_rate, training.seed) if training.reset_rate else None
-        self.loss = LOSSES.find(self.config.loss.name)
-        if self.loss.merges_targets:
-            self.model.output.set_form(max_distinct_targets=self.together.max_distinct_targets(self.streams))
+        self.loss = self.config.loss
+        if self.loss.batch_noise == "streams":
+            self.model.output.configure(max_distinct_targets=self.together.max_distinct_targets(self.streams))
         if device.type != "cpu":  # where the host would have to wait to know
-            self.model.output.set_form(room=self.together.max_places(self.streams))
+            self.model.output.configure(room=self.together.max_places(self.streams))
 
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
         self.total_steps = max(1, round(training.epochs * len(self.streams)))  # with a budget, an estimate
@@ -218,8 +216,8 @@ class Trainer:
         has_figures = bool(read_metrics(self.run.path).records)
         advice = advise_lower_rates(self.run.path, self.config.optimiser, self.checkpoints.newest, has_figures)
         with_rate = f"learning rate {rate:g}"
-        penalty, usual = self.config.loss.penalty, LossConfig.penalty
-        if self.loss.penalises and penalty > usual:  # which a resumed run cannot change
+        penalty, usual = (getattr(loss, "penalty", 0.0) for loss in (self.loss, type(self.loss)()))
+        if penalty > usual:  # which a resumed run cannot change
             with_rate += f"; loss.penalty is {penalty:g}, usually {usual:g}, and a new run may need a lower one"
         return NotFiniteError(f"The {what} is no longer finite at step {index + 1} ({with_rate}): {advice}")
 
@@ -296,8 +294,7 @@ class Trainer:
         if perplexity > ASTRAY * start:
             self.progress.is_astray = True
             optimiser = self.config.optimiser
-            rates = OPTIMISERS.find(optimiser.name).rates
-            told = " or ".join(f"optimiser.{rate} ({getattr(optimiser, rate):g})" for rate in rates)
+            told = " or ".join(f"optimiser.{rate} ({getattr(optimiser, rate):g})" for rate in optimiser.rates)
             self._warn(
                 f"Validation PPLf is {perplexity:.5g} at step {self.progress.step}, worse than at the start of "
                 f"training ({start:.5g}): lower {told}."
