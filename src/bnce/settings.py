@@ -15,6 +15,7 @@ from msgspec import Meta
 from bnce.errors import UserError, argument, shown, unknown_name
 from bnce.reading import parse_toml
 from bnce.registry import (
+    KNOWN,
     BatchNce,
     Loss,
     ModelConfig,
@@ -107,10 +108,10 @@ def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
 
 
 def make_record(section: str, table: Any, origin: str) -> Any:
-    """Make the record of a section: its name says which."""
+    """Make the record of a section; where there are several, its name says which."""
     must_be_table(table, origin)
     kind, values = SECTIONS[section], dict(table)
-    if section != "training":
+    if section in KNOWN:
         kind = find(kind, values.pop("name", getattr(DEFAULTS, section).name))
     known_keys(values, kind.__struct_fields__, origin, "setting")
     return kind(**values)
@@ -138,19 +139,20 @@ def change_settings(config: RunConfig, settings: Sequence[Setting]) -> RunConfig
 
 
 def read_config(path: str | Path) -> RunConfig:
-    """Read the `config.toml` of a run directory; one that was cut short has not all of its parts."""
-    tables = read_tables(Path(path))
-    config = from_written(tables, str(path))
-    for key in ("recipe", "corpus", *SECTIONS):
-        if key not in tables:
-            raise UserError(f"'{path}' is cut short or damaged: it has no '{key}'. Restore it, or train the run again.")
-    return config
+    """Read the `config.toml` of a run directory."""
+    return from_written(read_tables(Path(path)), str(path))
 
 
 def from_written(tables: Mapping[str, Any], origin: str) -> RunConfig:
-    """Build a `RunConfig` from what `to_toml` wrote."""
+    """Build a `RunConfig` from what `to_toml` wrote; text that was cut short has not all of its parts."""
     check_format(tables, origin)
-    return from_tables({key: value for key, value in tables.items() if key != "format"}, origin)
+    config = from_tables({key: value for key, value in tables.items() if key != "format"}, origin)
+    for key in ("recipe", "corpus", *SECTIONS):
+        if key not in tables:
+            raise UserError(
+                f"'{origin}' is cut short or damaged: it has no '{key}'. Restore it, or train the run again."
+            )
+    return config
 
 
 def check_format(tables: Mapping[str, Any], origin: str) -> None:

@@ -256,7 +256,7 @@ def test_a_missing_file_is_told(name: str, refusal: Refusal) -> None:
         ("[optimisers.adam]", "Unknown optimiser in {name}: [optimisers]: 'adam': choose one of sgd, "),
         (
             '[optimisers.sgd]\nname = "rowwise"',
-            "{name}: [optimisers.sgd] has a name of its own: leave it out.",
+            "{name}: [optimisers.sgd] has its name already: leave out name.",
         ),
         ("[models]\nrnn = 3", "{name}: [models.rnn] must be a table of settings, not 3."),
         ("[models.rnn]\noptimiser = 3", "{name}: [models.rnn.optimiser] must be a table of settings, not 3."),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError, shown, unknown_name
-from bnce.registry import KNOWN, Loss, ModelConfig, find
+from bnce.registry import KNOWN, Loss, ModelConfig, OptimiserConfig, find
 from bnce.settings import (
     DEFAULTS,
     SECTIONS,
@@ -51,37 +51,47 @@ def load_recipe(
     models, losses or optimisers have them, as those of a recipe are.
     """
     chain = _read_with_bases(name)
-    recipe: Table = {}
-    for tables in chain:
-        recipe = _merge(recipe, tables)
+
+    def laid(*path: str) -> Table:
+        """Lay what recipes say in one place over what their bases say there."""
+        return {key: value for tables in chain for key, value in _inside(tables, path).items()}
+
     given: Table = {section: {} for section in SECTIONS}
     for setting in settings:
         apply_setting(given, setting)
-    model = model or recipe["model"].get("name", DEFAULTS.model.name)
-    loss = loss or recipe["loss"].get("name", DEFAULTS.loss.name)
+    model = model or laid("model").get("name", DEFAULTS.model.name)
+    loss = loss or laid("loss").get("name", DEFAULTS.loss.name)
     find(ModelConfig, model)
     find(Loss, loss)
-    corpus = corpus or recipe.get("corpus", "")
-    own = {"model": recipe["models"].get(model, {}), "loss": recipe["losses"].get(loss, {})}
-    own["training"] = recipe["corpora"].get(corpus, {}) if isinstance(corpus, str) else {}
-    own["optimiser"] = {**own["model"].pop("optimiser", {}), **own["loss"].pop("optimiser", {})}
-    chosen = {"name": DEFAULTS.optimiser.name, **recipe["optimiser"], **own["optimiser"], **given["optimiser"]}["name"]
-    rates: Table = {}
+    corpus = corpus or laid().get("corpus", "")
+    rates = {**laid("models", model, "optimiser"), **laid("losses", loss, "optimiser")}
+    chosen = {"name": DEFAULTS.optimiser.name, **laid("optimiser"), **rates, **given["optimiser"]}["name"]
+    find(OptimiserConfig, chosen)
+    optimiser: Table = {}
     for tables in chain:  # a recipe goes before its base, even where that has rates of this optimiser
-        rates |= {**tables["optimiser"], **tables["optimisers"].get(chosen, {})}
-    resolved = {section: {**recipe[section], **own[section]} for section in SECTIONS}
-    resolved["optimiser"] = {**rates, **own["optimiser"], "name": chosen}
-    resolved["model"]["name"], resolved["loss"]["name"] = model, loss
-    if of_several:
-        fitting = {section: _fitting(section, {**resolved[section], **given[section]}) for section in SECTIONS}
-    else:
-        fitting = {section: {**_fitting(section, resolved[section]), **given[section]} for section in SECTIONS}
-    return from_tables({"recipe": Path(name).stem, "corpus": corpus, **fitting}, name)
+        optimiser |= {**_inside(tables, ("optimiser",)), **_inside(tables, ("optimisers", chosen))}
+    resolved: Table = {
+        "model": {**laid("model"), **laid("models", model), "name": model},
+        "loss": {**laid("loss"), **laid("losses", loss), "name": loss},
+        "optimiser": {**optimiser, **rates, "name": chosen},
+        "training": {**laid("training"), **laid("corpora", str(corpus))},
+    }
+    for section, table in resolved.items():
+        table.pop("optimiser", None)
+        own = _fitting(section, table | given[section]) if of_several else _fitting(section, table) | given[section]
+        resolved[section] = own
+    return from_tables({"recipe": Path(name).stem, "corpus": corpus, **resolved}, name)
+
+
+def _inside(table: Table, path: Sequence[str]) -> Table:
+    for key in path:
+        table = table.get(key, {})
+    return table
 
 
 def _fitting(section: str, table: Table) -> Table:
     """Leave out what this record has no use for, but another one has."""
-    if section == "training":
+    if section not in KNOWN:
         return table
     known = find(SECTIONS[section], table["name"]).__struct_fields__
     of_others = {field for other in KNOWN[section].values() for field in other.__struct_fields__}.difference(known)
@@ -92,56 +102,39 @@ def _read_with_bases(name: str) -> list[Table]:
     """Read a recipe, its base, the base of that and so on: the lowest base first."""
     chain: list[Table] = []
     seen: list[str] = []
-    at: str | None = name
+    at: Any = name
     while at is not None:
         if at in seen:
             raise UserError(f"Recipe '{at}' is its own base ({' → '.join((*seen, at))}): give another base.")
         seen.append(at)
-        chain.insert(0, _read(at))
-        at = _find_base(at, chain[0].pop("base", None))
+        tables = _read(at)
+        chain.insert(0, tables)
+        base = tables.pop("base", None)
+        if not isinstance(base, str | None):
+            raise UserError(f"{at}: base is {shown(base)}: it must be the name or the path of one recipe.")
+        # A base may stand beside the file that names it; resolved, so that a circle of files always meets itself.
+        beside = Path(at).parent / base if base is not None and base.isprintable() and at not in _SHIPPED else None
+        at = base if beside is None or not os.path.isfile(beside) else str(beside.resolve())
     return chain
 
 
 def _read(name: str) -> Table:
-    """Read one recipe, with all tables that it could have."""
-    tables = read_tables(_find_file(name))
+    path = _SHIPPED.get(name, Path(name))
+    if not os.path.isfile(path):  # Path.is_file raises over names that are too long
+        known = ", ".join(_SHIPPED)
+        if path.suffix == ".toml" or "/" in name:
+            raise UserError(f"The recipe file '{name}' does not exist: give a TOML file or one of {known}.")
+        raise unknown_name("recipe", name, _SHIPPED)
+    tables = read_tables(path)
     known_keys(tables, (*SECTIONS, *_VARIANTS, "base", "corpus"), name, "key")
     for key in (*SECTIONS, *_VARIANTS):
-        must_be_table(tables.setdefault(key, {}), f"{name}: [{key}]")
+        must_be_table(tables.get(key, {}), f"{name}: [{key}]")
     for key, section in _VARIANTS.items():
-        if section in KNOWN:
-            known_keys(tables[key], KNOWN[section], f"{name}: [{key}]", section)
-        for variant, table in tables[key].items():
+        variants = tables.get(key, {})
+        known_keys(variants, KNOWN.get(section, variants), f"{name}: [{key}]", section)
+        for variant, table in variants.items():
             must_be_table(table, f"{name}: [{key}.{variant}]")
             must_be_table(table.get("optimiser", {}), f"{name}: [{key}.{variant}.optimiser]")
             if "name" in table:
-                raise UserError(f"{name}: [{key}.{variant}] has a name of its own: leave it out.")
+                raise UserError(f"{name}: [{key}.{variant}] has its name already: leave out name.")
     return tables
-
-
-def _find_base(name: str, base: Any) -> str | None:
-    if base is None:
-        return None
-    if not isinstance(base, str):
-        raise UserError(f"{name}: base is {shown(base)}: it must be the name or the path of one recipe.")
-    # A base may stand beside the file that names it; resolved, so that a circle of files always meets itself.
-    beside = (Path(name).parent / base).resolve()
-    is_beside = base.isprintable() and name not in _SHIPPED and os.path.isfile(beside)
-    return str(beside) if is_beside else base
-
-
-def _find_file(name: str) -> Path:
-    path = _SHIPPED.get(name, Path(name))
-    if os.path.isfile(path):  # Path.is_file raises over names that are too long
-        return path
-    if path.suffix == ".toml" or "/" in name:
-        raise UserError(f"The recipe file '{name}' does not exist: give a TOML file or one of {', '.join(_SHIPPED)}.")
-    raise unknown_name("recipe", name, _SHIPPED)
-
-
-def _merge(below: Table, above: Table) -> Table:
-    merged = dict(below)
-    for key, value in above.items():
-        both_tables = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both_tables else value
-    return merged
