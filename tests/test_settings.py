@@ -60,17 +60,18 @@ def test_odd_strings_round_trip(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "section", "key", "value"),
     [
-        ("training.epochs=3", "training", "epochs", 3.0),
+        ("training.epochs=3", "training", "epochs", 3),
+        ("training.epochs=3.0", "training", "epochs", 3),
         ("training.epochs=0.5", "training", "epochs", 0.5),
         ("training.budget=10 min", "training", "budget", "10 min"),
         ('training.budget="1.5h"', "training", "budget", "1.5h"),
-        (" training.epochs = 3 ", "training", "epochs", 3.0),
+        (" training.epochs = 3 ", "training", "epochs", 3),
         ("optimiser.learning_rate=1", "optimiser", "learning_rate", 1.0),
         ("optimiser.learning_rate=1e-3", "optimiser", "learning_rate", 0.001),
         ("loss.learn_log_z=true", "loss", "learn_log_z", True),
         ("training.precision=bf16", "training", "precision", "bf16"),
         ('training.precision="bf16"', "training", "precision", "bf16"),
-        (("training.epochs", 2), "training", "epochs", 2.0),
+        (("training.epochs", 2), "training", "epochs", 2),
     ],
 )
 def test_settings_go_on_top(setting: Setting, section: str, key: str, value: object) -> None:

@@ -22,7 +22,6 @@ import bnce
 from bnce import Corpus, Noise, OutputBatch, OutputLayer
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
-from bnce.losses import batch_nce
 from bnce.losses.batch_nce import column_offset
 from bnce.runs.directory import RunDirectory
 from bnce.training.trainer import Trainer
@@ -193,7 +192,7 @@ def test_without_duplicates_another_language_is_found(
         noise = torch.where(hit_TBB, 0.0, F.softplus(score_TBB)).sum()
         return noise + F.softplus(-score_TBB.diagonal(dim1=1, dim2=2)).sum()
 
-    monkeypatch.setattr(batch_nce, "batch_nce", masking_hits)
+    monkeypatch.setattr(OutputLayer, "loss_sum", lambda layer, *given: masking_hits(layer._batch(*given)))
     result = train_and_evaluate(corpus, tmp_path, "bnce")
     true_perplexity = language.perplexity(corpus.split("test"))
     assert not meets_the_bar(result, true_perplexity)
@@ -245,11 +244,11 @@ def test_words_drawn_from_other_noise_find_the_language(
 ) -> None:
     targets_TB, before_TB, counts_V = streams
     drawn = bnce.noise.uniform(VOCAB_SIZE)
-    mixed = layer_of(16, VOCAB_SIZE, counts_V, "bnce", 3.0, BATCH_SIZE, drawn=drawn)
+    mixed = layer_of(16, VOCAB_SIZE, counts_V, "bnce", log_z=3.0, num_noise=BATCH_SIZE, drawn=drawn)
     errors = learned_by_a_layer(language, mixed, targets_TB, before_TB)
     assert max(errors) < 0.12, errors
     # As if the batch were flat, too.
-    wrong = layer_of(16, VOCAB_SIZE, Noise(drawn.log_probs_V.exp()), "bnce", 3.0, BATCH_SIZE)
+    wrong = layer_of(16, VOCAB_SIZE, Noise(drawn.log_probs_V.exp()), "bnce", log_z=3.0, num_noise=BATCH_SIZE)
     wrong_errors = learned_by_a_layer(language, wrong, targets_TB, before_TB)
     assert min(wrong_errors) > 2 * max(errors)
 
@@ -259,7 +258,7 @@ def test_a_running_estimate_is_nearly_as_good_as_counts(
 ) -> None:
     targets_TB, before_TB, counts_V = streams
     found = [
-        learned_by_a_layer(language, layer_of(16, VOCAB_SIZE, noise, "bnce", 3.0), targets_TB, before_TB)
+        learned_by_a_layer(language, layer_of(16, VOCAB_SIZE, noise, "bnce", log_z=3.0), targets_TB, before_TB)
         for noise in (counts_V, bnce.noise.Running(VOCAB_SIZE))
     ]
     assert max(found[1]) < 1.2 * max(found[0]), found

@@ -58,6 +58,8 @@ class TrainingConfig(Record, frozen=True):
 
     def check(self) -> None:
         """Refuse a budget that is no time."""
+        if self.epochs == int(self.epochs):
+            msgspec.structs.force_setattr(self, "epochs", int(self.epochs))  # shown and written without a fraction
         if self.budget.strip() and not 0 < self.budget_seconds < math.inf:
             raise UserError(
                 f"training.budget is '{self.budget}': give a number above 0 and one of the units "

@@ -54,7 +54,7 @@ def test_from_one_command_to_the_next(tmp_path: Path, corpus: Corpus, loss: str,
 
 @pytest.mark.parametrize("loss", NAMES)
 def test_stopped_and_resumed(tmp_path: Path, corpus: Corpus, loss: str) -> None:
-    settings: dict[str, object] = {"name": loss, "num_noise": 5 if draws_all(loss) else 0}
+    settings: dict[str, object] = {"name": loss, **({"num_noise": 5} if draws_all(loss) else {})}
     if "replacement" in LOSSES[loss].__struct_fields__:
         settings |= {"noise": "log-uniform", "replacement": False}
     sections = {"loss": settings, "training": {"epochs": 1, "evaluations_per_epoch": 3}}

@@ -64,13 +64,17 @@ class Training:
         optimiser: str = "rowwise",
         reset_rate: float = 0.0,
     ) -> None:
-        sizes = ["model.embedding_size=24", "model.hidden_size=40", "model.bottleneck_size=32"]
+        sizes = ["model.embedding_size=24", "model.hidden_size=40"]
         rates = [f"optimiser.learning_rate={RATES[optimiser]}", "optimiser.body_learning_rate=0.001"]
         dropout = ["model.dropout=0.1"] if deterministic else []
         if model == "transformer":
             sizes.append("model.num_layers=2")
         config = load_recipe(
-            "demo", model=model, loss=loss, settings=[f"optimiser.name={optimiser}", *sizes, *rates, *dropout]
+            "demo",
+            model=model,
+            loss=loss,
+            of_several=True,
+            settings=[f"optimiser.name={optimiser}", *sizes, *rates, *dropout],
         )
         ids = markov_text()
         torch.manual_seed(1)

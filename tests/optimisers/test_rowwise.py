@@ -10,6 +10,7 @@ from making import optimiser_of
 from torch import Tensor
 
 from bnce.optimisers import build_optimiser
+from bnce.optimisers.rowwise import INITIAL_ACCUMULATOR
 from tests.optimisers.tiny import EPS, V, build, compute_gradients, dense_gradients
 
 
@@ -25,6 +26,7 @@ def adam(square_V: Tensor, grad_V: Tensor) -> tuple[Tensor, Tensor]:
 
 
 RULES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {"rowwise": adagrad, "rowwise-adam": adam}
+STARTS = {"rowwise": INITIAL_ACCUMULATOR, "rowwise-adam": 0.0}
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -36,7 +38,7 @@ def test_tables_step_by_row_and_the_body_by_adam(name: str, loss: str, clip_norm
     config = optimiser_of(name, learning_rate=0.2, body_learning_rate=0.004, clip_norm=clip_norm, eps=1e-3)
     optimiser = build_optimiser(model, config)
     values = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
-    squares = {name: torch.zeros(V, dtype=torch.float64) for name in model.tables()}
+    squares = {part: torch.full((V,), STARTS[name], dtype=torch.float64) for part in model.tables()}
     means = {name: (torch.zeros_like(values[name]), torch.zeros_like(values[name])) for name in model.body_parameters()}
     num_rests = 0
     for step, factor in enumerate((1.0, 0.5, 0.25, 0.25, 0.25), start=1):

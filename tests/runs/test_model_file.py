@@ -108,8 +108,8 @@ def change_text(path: Path, old: str, new: str) -> None:
         ),
         (
             "config.toml",
-            lambda path: change_text(path, 'name = "relu-lstm"', 'name = "lstm"'),
-            r"config.toml \(name was 'relu-lstm', is 'lstm'\) changed",
+            lambda path: change_text(path, "hidden_size = 8", "hidden_size = 9"),
+            r"config.toml \(hidden_size was 8, is 9\) changed",
         ),
         (SPELLING_FILE, lambda path: path.write_bytes(b"another file"), "spelling.safetensors changed"),
     ],

@@ -14,29 +14,11 @@ from small_training import train_small
 from bnce import MODELS, Corpus, UserError
 
 
-@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
-@pytest.mark.parametrize("noise", [{"noise": "uniform"}, {"noise": "log-uniform"}, {"noise_power": 0.75}])
-def test_noise_that_the_batch_does_not_have_is_refused(
-    place: Path, corpus: Corpus, loss: str, noise: dict[str, Any]
-) -> None:
-    with pytest.raises(UserError, match=rf"The loss {loss} takes the other targets of the batch as noise"):
-        train_small(place / "run", corpus, loss={"name": loss, **noise})
-    assert not list(place.iterdir())
-    drawn = {"name": "snce", "num_noise": 5, **noise}
-    assert train_small(place / "drawn", corpus, loss=drawn, training={"epochs": 0.1})["status"] == "finished"
-
-
 class TestRefusals:
     def test_more_parts_than_words(self, place: Path, corpus: Corpus) -> None:
         loss = {"name": "adaptive-softmax", "cutoffs": [5, 30]}
         with pytest.raises(UserError, match=r"loss\.cutoffs is \[5, 30\], but .* from 1 to 29"):
             train_small(place / "run", corpus, loss=loss)
-        assert list(place.iterdir()) == []
-
-    @pytest.mark.parametrize("loss", ["softmax", "sampled-softmax"])
-    def test_a_learned_z_that_nothing_uses(self, place: Path, corpus: Corpus, loss: str) -> None:
-        with pytest.raises(UserError, match=f"learn_log_z is on, but the loss {loss} has no constant Z: leave it out"):
-            train_small(place / "run", corpus, loss={"name": loss, "num_noise": 5, "learn_log_z": True})
         assert list(place.iterdir()) == []
 
     def test_resets_in_a_text_without_sentence_ends(self, place: Path, tmp_path: Path) -> None:

@@ -56,13 +56,12 @@ def check_installation(device: torch.device) -> list[Check]:
     machine = describe_device(device)
     if device.type == "cuda":
         machine += f", {total_memory_bytes(device) / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
-    losses: dict[str, Loss] = {}
-    for name, kind in LOSSES.items():
-        draws = "num_noise" in kind.__struct_fields__
-        drawing = kind(**{"num_noise": NUM_NOISE} if draws else {})
-        losses[f"loss {name}"] = kind() if kind.batch_noise != "none" else drawing
-        if draws and kind.batch_noise != "none":
-            losses[f"loss adaptive {name}"] = drawing
+    drawing = {
+        name: kind(num_noise=NUM_NOISE) for name, kind in LOSSES.items() if "num_noise" in kind.__struct_fields__
+    }
+    losses = {f"loss {name}": kind() for name, kind in LOSSES.items()}
+    losses |= {f"loss {name}": loss for name, loss in drawing.items() if loss.batch_noise == "none"}
+    losses |= {f"loss adaptive {name}": loss for name, loss in drawing.items() if loss.batch_noise != "none"}
     checks = [_check(name, _compare_with_float64, loss, device) for name, loss in losses.items()]
     return [Check("versions", True, versions), Check("device", True, machine), *checks]
 

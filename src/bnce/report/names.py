@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bnce.registry import LOSSES, MODELS, Loss
-from bnce.settings import make_record
+from bnce.registry import LOSSES, MODELS, Loss, ModelConfig, find
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, and others beside them.
 COLOURS = {
@@ -48,11 +47,12 @@ class LossName:
 
 def name_model(settings: Mapping[str, Any]) -> ModelName:
     """Name the model of a run's `[model]` table."""
-    model = make_record("model", settings, "[model]")
+    kind = find(ModelConfig, settings["name"])
+    model = kind(**{key: settings[key] for key in kind.__struct_fields__ if key in settings})
     shown, ngram = model.title, getattr(model, "order", 0)
-    num_layers = getattr(model, "num_layers", 0)
-    if num_layers == getattr(type(model)(), "num_layers", 0):
-        num_layers = 0  # as it usually has
+    num_layers, usual = (getattr(one, "num_layers", 0) for one in (model, kind()))
+    if num_layers == usual:
+        num_layers = 0
     if ngram:
         shown = f"{ngram}-gram {shown}"
     if num_layers:
@@ -63,7 +63,8 @@ def name_model(settings: Mapping[str, Any]) -> ModelName:
 
 def name_loss(settings: Mapping[str, Any]) -> LossName:
     """Name the loss of a run's `[loss]` table."""
-    loss = make_record("loss", settings, "[loss]")
+    kind = find(Loss, settings["name"])
+    loss = kind(**{key: settings[key] for key in kind.__struct_fields__ if key in settings})
     num_noise = getattr(loss, "num_noise", 0)
     shown = f"adaptive {loss.title}" if num_noise and loss.batch_noise != "none" else loss.title
     others = [other.title for other in LOSSES.values() if other.title not in COLOURS]

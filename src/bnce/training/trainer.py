@@ -117,7 +117,7 @@ class Trainer:
     def _train(self, should_stop: Callable[[], bool], signals: HeldSignals) -> bool:
         reset_peak_memory(self.device)
         self._warn_of_few_steps()
-        if self.loss.caveat is not None:
+        if self.loss.caveat:
             self._warn(self.loss.caveat)
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
         if self.budget is not None:
