@@ -15,7 +15,7 @@ EPS = torch.finfo(torch.float32).eps
 
 def build(model: str = "relu-lstm", loss: str = "bnce", *, learn_log_z: bool = False) -> LanguageModel:
     torch.manual_seed(1)
-    config = loss_of(loss, num_noise=5 if draws_all(loss) else 0, learn_log_z=learn_log_z)
+    config = loss_of(loss, num_noise=5 if draws_all(loss) else 0, **({"learn_log_z": True} if learn_log_z else {}))
     return LanguageModel(model_of(model, 5, 7, 4), config, noise.unigram(torch.arange(V, 0, -1)))
 
 
