@@ -37,7 +37,7 @@ from bnce.machine.threads import use_threads
 from bnce.machine.world import World
 from bnce.noise import make_noise, unigram
 from bnce.recipes import load_recipe
-from bnce.registry import BASELINE, Softmax
+from bnce.registry import BASELINE, Loss, Softmax, find
 from bnce.settings import RunConfig
 from bnce.training.experiment import TABLE_LOSSES, TABLE_MODELS
 from bnce.training.network import Network
@@ -145,7 +145,7 @@ def choose_configs(options: argparse.Namespace) -> list[tuple[RunConfig, int]]:
         for model in models
         for size in options.vocab_sizes
         for loss in losses
-        if not issubclass(LOSSES[loss], Softmax) or size <= MAX_SOFTMAX_WORDS
+        if not issubclass(find(Loss, loss), Softmax) or size <= MAX_SOFTMAX_WORDS
     ]
 
 

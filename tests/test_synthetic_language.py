@@ -82,7 +82,7 @@ def train(corpus: Corpus, directory: Path, loss: str, num_noise: int = 0, **sett
         model={"name": "ffnn", "order": 2, "embedding_size": 16, "hidden_size": 32, "bottleneck_size": 32},
         loss={"name": loss, "num_noise": num_noise, **settings},
         optimiser={"learning_rate": 0.4, "body_learning_rate": 0.01, "warmup_steps": 50},
-        training={"batch_size": BATCH_SIZE, "num_steps": 10, "epochs": 3 if loss in LATE else 2},
+        training={"batch_size": BATCH_SIZE, "num_steps": 10, "epochs": 4 if loss in LATE else 2},
     )
     trainer = Trainer(RunDirectory.create(directory / "run", config, corpus), corpus, torch.device("cpu"), Watcher())
     assert trainer.train()
