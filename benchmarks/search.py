@@ -29,7 +29,6 @@ from bnce.training.plan import create_run
 from bnce.training.trainer import Trainer
 
 START = {
-    "optimiser.initial_accumulator": 0.0,
     "optimiser.learning_rate": 0.2,
     "optimiser.body_learning_rate": 0.004,
     "optimiser.schedule": "linear",
@@ -40,7 +39,6 @@ START = {
 }
 # In the order they are searched. A rate goes on in the direction that helped for as long as it helps.
 VALUES: dict[str, list[Any]] = {
-    "optimiser.initial_accumulator": [1e-10, 1e-9, 1e-8],
     "optimiser.schedule": ["cosine"],
     "optimiser.warmup_steps": [100],
     "model.dropout": [0.1],
@@ -48,7 +46,6 @@ VALUES: dict[str, list[Any]] = {
     "loss.log_z": [7.0],
 }
 ORDER = [
-    "optimiser.initial_accumulator",
     "optimiser.learning_rate",
     "optimiser.body_learning_rate",
     "optimiser.schedule",

@@ -22,6 +22,7 @@ class Plain(bnce.Loss, tag="softmax-plain", frozen=True):
 
     code = f"{_PLACE}:plain"
     normalises = False
+    log_z: float = 9.0  # that training starts at
 
 
 class Compiled(Plain, tag="softmax-compiled", frozen=True):

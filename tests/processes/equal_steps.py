@@ -64,7 +64,7 @@ def train(
     num_noise = 6 if draws_all(loss) else 0
     model = LanguageModel(
         model_of(name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=num_layers, dropout=dropout),
-        loss_of(name=loss, num_noise=num_noise, replacement=replacement),
+        loss_of(loss, num_noise=num_noise, **({} if replacement else {"replacement": False})),
         noise.unigram(counts()),
     ).to(device, torch.float64 if device == "cpu" else torch.float32)
     num_groups = G // world.size
