@@ -43,9 +43,7 @@ KINDS = {
     "bnce with drawn words": Kind("bnce", {"learn_log_z": True, "num_noise": K}),
     "chunk-bnce": Kind("chunk-bnce", {"learn_log_z": True}),
     "chunk-bnce with words merged": Kind("chunk-bnce", {"learn_log_z": True, "most": 12}),
-    "chunk-bnce with words merged, by row": Kind(
-        "chunk-bnce", {"learn_log_z": True, "most": 12, "sparse": True}
-    ),
+    "chunk-bnce with words merged, by row": Kind("chunk-bnce", {"learn_log_z": True, "most": 12, "sparse": True}),
     "chunk-softmax": Kind("chunk-softmax", {"penalty": PENALTY}),
     "chunk-softmax with words merged": Kind("chunk-softmax", {"penalty": PENALTY, "most": 12}),
     "softmax": Kind("softmax", {}),
