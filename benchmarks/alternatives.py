@@ -42,11 +42,11 @@ from provenance import ROOT
 from scoring_speed import measure_scoring
 
 import bnce
-from bnce.config import OptimiserConfig
 from bnce.errors import BusyError
 from bnce.machine.devices import choose_device
 from bnce.machine.memory import release_memory
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
+from bnce.registry import OptimiserConfig
 from bnce.runs.directory import is_finished
 from bnce.training.paper_tables import is_settled, tidy_up
 

@@ -87,7 +87,7 @@ ALTERNATIVES = (
 def read_rows(out: Path) -> list[dict[str, Any]]:
     """Read what is there of a comparison, in the order of the table: means over seeds, and deviations of several."""
     choices = read_json(out / CHOICE_FILE)
-    found = [_read(out, body.name, row, choices) for body in bnce.BODIES for row in ALTERNATIVES]
+    found = [_read(out, model, row, choices) for model in bnce.MODELS for row in ALTERNATIVES]
     rows = [row for row in found if row is not None]
     for row in rows:
         softmax = next((one for one in rows if (one["model"], one["alternative"]) == (row["model"], "softmax")), row)
@@ -109,10 +109,11 @@ def _read(out: Path, model: str, alternative: Alternative, choices: Mapping[str,
     )
     # A run whose scoring was timed had the machine to itself; others may have run beside each other.
     timed = [summary for summary, record in zip(summaries, scoring, strict=True) if record]
-    kind, chosen = bnce.LOSSES.find(alternative.loss), choices.get(name, {})
-    penalty = chosen.get("loss.penalty", alternative.settings.get("loss.penalty"))
+    chosen = choices.get(name, {})
+    settings = {**alternative.settings, **chosen}
+    of_loss = {key.removeprefix("loss."): value for key, value in settings.items() if key.startswith("loss.")}
     ppl_n, fitted = [test.get("ppl_n") for test in tests], map(_fitted, paths)
-    if not kind.self_normalises or (kind.penalises and penalty == 0):
+    if not bnce.LOSSES[alternative.loss](**of_loss).normalises:
         ppl_n, fitted = [], map(_fitted, [])  # dividing by the constant gives no probabilities
     ppl_f = [test["ppl_f"] for test in tests]
     return {
@@ -185,7 +186,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     for model in dict.fromkeys(row["model"] for row in rows):
         of_model = [row for row in rows if row["model"] == model]
         parts += [
-            f"## {bnce.BODIES.find(model).shown}",
+            f"## {bnce.MODELS[model].title}",
             "",
             "| loss | PPLf | PPLn | PPLn, Z fitted | log Z | training words/s | × softmax | peak memory "
             "| scoring words/s, one CPU thread | scoring words/s, GPU | seeds |",

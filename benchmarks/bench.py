@@ -28,17 +28,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bnce import BODIES, LOSSES, UserError
-from bnce.config import RunConfig
+from bnce import LOSSES, MODELS, UserError
 from bnce.corpus.streams import open_streams
-from bnce.kinds.losses import BatchShape
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import choose_device, describe_device, synchronize
 from bnce.machine.memory import peak_memory_bytes, release_memory, reset_peak_memory
 from bnce.machine.processes import World
 from bnce.machine.threads import use_threads
 from bnce.noise import make_noise, unigram
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
+from bnce.registry import BASELINE, Loss, Softmax, find
+from bnce.settings import RunConfig
+from bnce.training.paper_tables import TABLE_LOSSES, TABLE_MODELS
 from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
 from bnce.version import __version__
 
@@ -136,14 +137,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def choose_configs(options: argparse.Namespace) -> list[tuple[RunConfig, int]]:
     """Load the recipe for every model, size and loss that the options name."""
-    models = BODIES.names if options.models == "all" else options.models.split(",")
-    losses = LOSSES.names if options.losses == "all" else options.losses.split(",")
+    models = MODELS if options.models == "all" else options.models.split(",")
+    losses = LOSSES if options.losses == "all" else options.losses.split(",")
     return [
         (load_recipe(options.recipe, model=model, loss=loss), size)
         for model in models
         for size in options.vocab_sizes
         for loss in losses
-        if not LOSSES.find(loss).scores_all_words or size <= MAX_SOFTMAX_WORDS
+        if not issubclass(find(Loss, loss), Softmax) or size <= MAX_SOFTMAX_WORDS
     ]
 
 
@@ -170,13 +171,11 @@ def bench_paper(device: torch.device) -> dict[str, Any]:
     """Measure both tables, a model at a time: the losses of one model take turns, and then make room for the next."""
     if device.type != "cuda":
         raise UserError("The paper suite trains models of up to 1.6 billion parameters: it needs a CUDA GPU.")
-    groups = [(table, body.name) for table in VOCAB_SIZES for body in BODIES if table in body.tables]
+    groups = [(table, model) for table in VOCAB_SIZES for model in TABLE_MODELS]
     rows, ceilings = [], []
     for table, model in groups:
         configs = [
-            (load_recipe(table, model=model, loss=loss.name, settings=ROWWISE), VOCAB_SIZES[table])
-            for loss in LOSSES
-            if table in loss.tables
+            (load_recipe(table, model=model, loss=loss, settings=ROWWISE), VOCAB_SIZES[table]) for loss in TABLE_LOSSES
         ]
         result = bench(configs, device, NUM_ROUNDS, PAPER_ROUND_SECONDS)
         ceilings.append(result["matmul_teraflops"])
@@ -231,7 +230,7 @@ class Runner:
         if on_gpu:
             reset_peak_memory(device)
         weights = 1.0 / np.arange(1, vocab_size + 1)
-        noise = make_noise(config.loss.noise, weights, config.loss.noise_power).to(device)
+        noise = make_noise(config.loss, weights).to(device)
         with torch.device(device):
             self.model = LanguageModel(config.model, config.loss, noise)
         self.step, training = TrainingStep(self.model, config, world or World(), device), config.training
@@ -263,7 +262,7 @@ def _measurement(runner: Runner, seconds: Sequence[float]) -> Measurement:
     return Measurement(
         model=config.model.name,
         loss=config.loss.name,
-        num_noise=config.loss.num_noise,
+        num_noise=getattr(config.loss, "num_noise", 0),
         vocab_size=runner.vocab_size,
         batch_size=config.training.batch_size,
         num_steps=config.training.num_steps,
@@ -279,16 +278,15 @@ def flops_per_word(model: LanguageModel, config: RunConfig) -> float:
     """Count the operations of the matrix products that a word's forward and backward pass needs, padding left out."""
     training = config.training
     body = model.body.products_per_word(training.num_steps)
-    shape = BatchShape(
-        vocab_size=model.output.vocab_size,
-        batch_size=training.batch_size,
-        num_steps=training.num_steps,
-        num_noise=config.loss.num_noise,
-        num_distinct=model.output.max_distinct_targets or training.batch_size * training.num_steps,
-    )
     if (structure := model.output.structure) is not None:
         return 6.0 * (body + structure.products_per_word)
-    columns = LOSSES.find(config.loss.name).columns(shape)
+    loss, num_noise = config.loss, getattr(config.loss, "num_noise", None)
+    if loss.batch_noise == "streams":
+        columns = model.output.max_distinct_targets or training.batch_size * training.num_steps
+    elif loss.batch_noise == "step":
+        columns = training.batch_size + (num_noise or 0)
+    else:
+        columns = model.output.vocab_size if num_noise is None else min(num_noise, model.output.vocab_size) + 1
     # Two operations a multiply-add; forward once, backward twice.
     return 6.0 * (body + columns * model.output.hidden_size)
 
@@ -297,7 +295,7 @@ def _compare(measured: Sequence[Measurement]) -> list[Measurement]:
     def shape(item: Measurement) -> tuple[str, int, int, int]:
         return item.model, item.vocab_size, item.batch_size, item.num_steps
 
-    softmax = {shape(item): item.words_per_second for item in measured if LOSSES.find(item.loss).is_baseline}
+    softmax = {shape(item): item.words_per_second for item in measured if item.loss == BASELINE}
     return [
         replace(item, speedup_over_softmax=item.words_per_second / softmax[shape(item)])
         if shape(item) in softmax

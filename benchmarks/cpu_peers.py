@@ -33,11 +33,12 @@ import cpu_rivals as rivals
 import numpy as np
 import torch
 
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.export.to_onnx import export_onnx
+from bnce.registry import BatchNce, Lstm, SgdConfig
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import build_model, save_weights
+from bnce.settings import RunConfig, TrainingConfig
 from bnce.text.normalise import Normaliser
 
 HERE = Path(__file__).parents[1] / "src"
@@ -129,7 +130,7 @@ def time_steps(corpus: Path, num_threads: int, model: str, loss: str, precision:
     from bnce.machine.processes import World
     from bnce.machine.threads import use_threads
     from bnce.optimisers.schedule import Schedule
-    from bnce.recipes.recipe import load_recipe
+    from bnce.recipes import load_recipe
     from bnce.training.plan import create_run
     from bnce.training.step import TrainingStep
 
@@ -278,9 +279,9 @@ def make_large(place: Path) -> None:
     config = RunConfig(
         recipe="random",
         corpus="",
-        model=ModelConfig(name="lstm", **SIZES),
-        loss=LossConfig(name="bnce"),
-        optimiser=OptimiserConfig(),
+        model=Lstm(**SIZES),
+        loss=BatchNce(),
+        optimiser=SgdConfig(),
         training=TrainingConfig(),
     )
     path = place / "large-run"

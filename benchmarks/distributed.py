@@ -1,10 +1,10 @@
-"""What the way through many processes costs where there is only one: the step with NCCL inside, against the plain step.
+"""What many processes cost where there is only one: the step with NCCL inside, against the plain step.
 
 python benchmarks/distributed.py --out benchmarks/results/h200
 
 A process that has the GPU to itself joins a world of one by NCCL. Everything that many processes do is done: the rows
-of a step are made fewer, their gradients sent and added up, inside the captured step. Both steps take turns, as bench.py
-has them.
+of a step are made fewer, their gradients are sent and added up, inside the captured step. Both steps take turns, as in
+bench.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import torch.distributed as dist
 from bench import ROWWISE, VOCAB_SIZES, Runner, conditions
 from provenance import origin
 
-from bnce.config import RunConfig
 from bnce.machine.memory import release_memory
 from bnce.machine.processes import World
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
+from bnce.settings import RunConfig
 
 ROWS = (
     ("ltcb", "bnce"),

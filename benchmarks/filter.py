@@ -40,7 +40,6 @@ import pyarrow
 import torch
 
 import bnce
-from bnce.config import LossConfig
 from bnce.corpus.store import Corpus
 from bnce.filtering.choice import Choice
 from bnce.filtering.engine import Scoring, open_engine
@@ -51,7 +50,8 @@ from bnce.language_model import LanguageModel
 from bnce.machine.devices import describe_device, synchronize
 from bnce.machine.threads import num_cores
 from bnce.noise import unigram
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
+from bnce.registry import BatchNce
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import save_weights
 from bnce.text.docstrings import installed_modules, read_docstrings
@@ -151,7 +151,7 @@ def find_run(work: Path, model: str) -> Path:
         corpus = Corpus.open(work / "corpus")
         config = load_recipe("wiki", model=model, loss="bnce", corpus=str(work / "corpus"), settings=SIZES)
         made = RunDirectory.create(path, config, corpus)
-        network = LanguageModel(config.model, LossConfig(name="bnce"), unigram(made.target_counts))
+        network = LanguageModel(config.model, BatchNce(), unigram(made.target_counts))
         save_weights(made, network.state_dict(), 1)
     return path
 

@@ -91,14 +91,14 @@ class Recommender(nn.Module):
         num_items = len(noise)
         is_softmax = loss.startswith("softmax")
         kind = loss if is_softmax or loss == "chunk-bnce" else "bnce"  # the others do not ask the layer for its loss
+        drawn = {"num_noise": NUM_SAMPLED} if loss in ("adaptive", "mixture") else {}
         # ln Z is that of a softmax over items whose scores start near zero.
+        record = bnce.LOSSES[kind](log_z=math.log(num_items), **drawn)
         self.output = bnce.OutputLayer(
             shape.size,
             num_items,
             noise,
-            loss=kind,
-            num_noise=NUM_SAMPLED if loss in ("adaptive", "mixture") else 0,
-            log_z=math.log(num_items),
+            loss=record,
             sparse=sparse and not is_softmax,
             drawn=bnce.noise.uniform(num_items) if loss == "mixture" else None,
         )

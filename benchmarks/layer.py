@@ -150,7 +150,8 @@ def calls(given: argparse.Namespace, device: torch.device) -> list[str]:
     for loss in ("bnce", "chunk-bnce"):
         most = largest if loss == "chunk-bnce" else None
         layer = bnce.OutputLayer(D, V, counts_V.numpy(), loss=loss, sparse=True).to(device)
-        known = bnce.OutputLayer(D, V, counts_V.numpy(), loss=loss, sparse=True, max_distinct_targets=most).to(device)
+        known = bnce.OutputLayer(D, V, counts_V.numpy(), loss=loss, sparse=True).to(device)
+        known.configure(max_distinct_targets=most)
 
         ways = {
             "trainer": way(known, lambda of: of.loss_sum(hidden_TBD, target_TB) / (T * B)),

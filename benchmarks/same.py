@@ -124,8 +124,15 @@ def cases(later: Mapping[str, Within], commands: Mapping[str, str | tuple[str, .
     made = []
     for name, given in commands.items():
         all_of_it = (f"{one} {also}" for one in ((given,) if isinstance(given, str) else given))
-        made.append(Case(name, tuple(one.strip().replace(" +", " --set ") for one in all_of_it), later))
+        made.append(Case(name, tuple(map(_written, all_of_it)), later))
     return made
+
+
+def _written(command: str) -> str:
+    """Write `+a.b=c` as an option; a model without a bottleneck refuses its size."""
+    has_none = re.search(r"--model (rnn|lstm|transformer)\b", command)
+    command = command.replace(" +model.bottleneck_size=20", "") if has_none else command
+    return command.strip().replace(" +", " --set ")
 
 
 SMALL = " ".join(f"+{setting}" for setting in SETS.split())

@@ -28,11 +28,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bnce.config import LossConfig, ModelConfig
 from bnce.corpus.vocabulary import END
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import describe_device
 from bnce.noise import unigram
+from bnce.registry import BatchNce, ReluLstm
 from bnce.scoring.batches import SentenceScorer
 from bnce.scoring.prefixes import score_prefixes
 from bnce.scoring.scorer import Scorer
@@ -52,11 +52,9 @@ ALTERNATIVES = 3
 def make_model(sizes: tuple[int, int, int]) -> LanguageModel:
     """Build a ReLu-LSTM at its random start."""
     embedding_size, hidden_size, bottleneck_size = sizes
-    config = ModelConfig(
-        name="relu-lstm", embedding_size=embedding_size, hidden_size=hidden_size, bottleneck_size=bottleneck_size
-    )
+    config = ReluLstm(embedding_size=embedding_size, hidden_size=hidden_size, bottleneck_size=bottleneck_size)
     torch.manual_seed(1)
-    return LanguageModel(config, LossConfig(name="bnce"), unigram(range(VOCAB_SIZE, 0, -1))).eval()
+    return LanguageModel(config, BatchNce(), unigram(range(VOCAB_SIZE, 0, -1))).eval()
 
 
 def draw_words(generator: np.random.Generator, num_words: int) -> np.ndarray:

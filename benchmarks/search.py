@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import math
 import shutil
@@ -19,18 +18,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import DivergedError
 from bnce.files import to_json
 from bnce.machine.devices import choose_device
 from bnce.machine.memory import release_memory
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
+from bnce.settings import RunConfig, to_tables
 from bnce.training.plan import create_run
 from bnce.training.trainer import Trainer
 
 START = {
-    "optimiser.initial_accumulator": 0.0,
     "optimiser.learning_rate": 0.2,
     "optimiser.body_learning_rate": 0.004,
     "optimiser.schedule": "linear",
@@ -41,7 +39,6 @@ START = {
 }
 # In the order they are searched. A rate goes on in the direction that helped for as long as it helps.
 VALUES: dict[str, list[Any]] = {
-    "optimiser.initial_accumulator": [1e-10, 1e-9, 1e-8],
     "optimiser.schedule": ["cosine"],
     "optimiser.warmup_steps": [100],
     "model.dropout": [0.1],
@@ -49,7 +46,6 @@ VALUES: dict[str, list[Any]] = {
     "loss.log_z": [7.0],
 }
 ORDER = [
-    "optimiser.initial_accumulator",
     "optimiser.learning_rate",
     "optimiser.body_learning_rate",
     "optimiser.schedule",
@@ -128,7 +124,7 @@ class Search:
         decided_by = {
             "vocabulary_digest": self.corpus.vocabulary.digest,
             "num_corpus_train_tokens": self.corpus.statistics["train"].num_tokens,
-            **dataclasses.asdict(config),
+            **to_tables(config),
         }
         key = to_json(decided_by)
         if key not in self.done:

@@ -25,7 +25,7 @@ import torch
 from bench import bench
 
 from bnce.machine.threads import SPIN_COUNT, num_cores
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
 from bnce.version import __version__
 
 CPU = torch.device("cpu")

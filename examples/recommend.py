@@ -33,7 +33,7 @@ class Recommender(nn.Module):
         super().__init__()
         # With ln Z = ln V, scores near zero are normalised from the start.
         log_z = math.log(len(counts_V))
-        self.items = bnce.OutputLayer(size, len(counts_V), counts_V, loss, log_z, sparse=True)
+        self.items = bnce.OutputLayer(size, len(counts_V), counts_V, bnce.LOSSES[loss](log_z=log_z), sparse=True)
         self.places = nn.Parameter(torch.randn(length, size) * 0.02)
         layer = nn.TransformerEncoderLayer(size, 2, 4 * size, 0.2, "gelu", batch_first=True, norm_first=True)
         self.body = nn.TransformerEncoder(layer, 2, nn.LayerNorm(size), enable_nested_tensor=False)

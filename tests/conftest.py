@@ -65,9 +65,12 @@ MakeBatch = Callable[..., OutputBatch]
 
 
 @pytest.fixture
-def losses_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def losses_of_its_own() -> Iterator[None]:
     """Let a test register losses, and forget them after it."""
-    monkeypatch.setattr(bnce.LOSSES, "_kinds", dict(bnce.LOSSES._kinds))
+    before = dict(bnce.LOSSES)
+    yield
+    bnce.LOSSES.clear()
+    bnce.LOSSES.update(before)
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from making import loss_of, model_of, optimiser_of
 from safetensors.torch import load_file
 
 from bnce import Corpus, Model, Normaliser, load, noise
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.manifest import SplitStatistics, count_lengths
 from bnce.corpus.store import VOCABULARY_FILE, IdsFile, ids_dtype, write_description
 from bnce.corpus.vocabulary import Vocabulary
@@ -20,6 +20,7 @@ from bnce.filtering.streams import StreamScorer
 from bnce.language_model import LanguageModel
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model, save_weights
+from bnce.settings import RunConfig, TrainingConfig
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
 VOCAB_SIZE = 30
@@ -83,7 +84,7 @@ def small_config(corpus: Corpus | None = None, **sections: Mapping[str, Any]) ->
         "optimiser": {"name": "rowwise", "gradient": "tokens", "schedule": "linear", "learning_rate": 0.1},
         "training": {"batch_size": 8, "num_steps": 5, "epochs": 2},
     }
-    kinds = {"model": ModelConfig, "loss": LossConfig, "optimiser": OptimiserConfig, "training": TrainingConfig}
+    kinds = {"model": model_of, "loss": loss_of, "optimiser": optimiser_of, "training": TrainingConfig}
     made: dict[str, Any] = {key: kind(**{**settings[key], **sections.get(key, {})}) for key, kind in kinds.items()}
     return RunConfig(recipe="small", corpus="" if corpus is None else str(corpus.directory), **made)
 

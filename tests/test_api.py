@@ -18,7 +18,6 @@ import bnce
 SMALL = {
     "model.embedding_size": 6,
     "model.hidden_size": 8,
-    "model.bottleneck_size": 7,
     "optimiser.warmup_steps": 5,
     "training.batch_size": 8,
     "training.num_steps": 5,

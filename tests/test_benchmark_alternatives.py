@@ -105,7 +105,7 @@ def test_validation_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("losses_of_its_own")
 def test_every_loss_has_its_row() -> None:
     alternatives.register()
-    assert {row.loss for row in table.ALTERNATIVES} == set(bnce.LOSSES.names)
+    assert {row.loss for row in table.ALTERNATIVES} == set(bnce.LOSSES) - {"chunk"}, "a mix of two that have a row"
     for names in ([row.name for row in table.ALTERNATIVES], [row.shown for row in table.ALTERNATIVES]):
         assert len(set(names)) == len(names)
     with pytest.raises(SystemExit, match="No row is called bnec"):

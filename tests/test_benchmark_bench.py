@@ -56,7 +56,7 @@ def test_every_loss_at_every_size(recipe: Path, capsys: pytest.CaptureFixture[st
     }  # fmt: skip
     items = record["measurements"]
     assert [(item["vocab_size"], item["loss"]) for item in items] == [
-        (size, loss) for size in (200, 2000) for loss in LOSSES.names
+        (size, loss) for size in (200, 2000) for loss in LOSSES
     ]
     for item in items:
         assert item["words_per_second"] == pytest.approx(8 * 5 / item["step_seconds"])
@@ -66,7 +66,7 @@ def test_every_loss_at_every_size(recipe: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_every_optimiser(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in OPTIMISERS.names:
+    for name in OPTIMISERS:
         recipe.write_text(RECIPE.format(optimiser=name), encoding="utf-8")
         items = measured(capsys, recipe, "--vocab-sizes", 200, "--losses", "softmax,bnce")["measurements"]
         assert [item["words_per_second"] > 0 for item in items] == [True, True]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from command import Command, settings
+from making import layer_of
 from torch import Tensor
 
 import bnce as package
@@ -43,7 +44,7 @@ def build(loss: str, **options: Any) -> package.OutputLayer:
     """Make a layer away from its start, over words that do not stand in the order of their frequencies."""
     torch.manual_seed(1)
     noise = package.noise.unigram(COUNTS, 0.75 if loss in DRAWN else 1.0)
-    layer = package.OutputLayer(D, V, noise, loss, num_noise=DRAWN.get(loss, 0), **options)
+    layer = layer_of(D, V, noise, loss, num_noise=DRAWN.get(loss, 0), **options)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter += 0.5 * torch.randn(parameter.shape)
@@ -140,7 +141,7 @@ def test_exact_layers_are_distributions_that_start_at_the_unigram(loss: str) -> 
     log_prob_NV = layer.all_scores(hidden_ND)
     torch.testing.assert_close(log_prob_NV.exp().sum(1), torch.ones(5, dtype=torch.float64))
     torch.testing.assert_close(layer.log_probs(hidden_ND, torch.arange(V).expand(5, V)), log_prob_NV)
-    start_V = package.OutputLayer(D, V, COUNTS, loss).all_scores(torch.zeros(1, D))[0]
+    start_V = layer_of(D, V, COUNTS, loss).all_scores(torch.zeros(1, D))[0]
     torch.testing.assert_close(start_V, (COUNTS / COUNTS.sum()).log(), rtol=1e-5, atol=1e-5)
 
 
@@ -161,7 +162,7 @@ def test_negative_sampling_starts_at_the_odds_and_says_that_its_perplexity_is_no
 ) -> None:
     counts = torch.tensor([50.0, 30.0, 15.0, 5.0])
     noise = package.noise.unigram(counts, 0.75)
-    layer = package.OutputLayer(3, 4, noise, "negative-sampling", num_noise=7)
+    layer = layer_of(3, 4, noise, "negative-sampling", num_noise=7)
     expected_V = (counts / counts.sum()).log() - noise.log_probs_V - math.log(7)
     torch.testing.assert_close(layer.bias.detach(), expected_V)
     drawn = settings("loss.num_noise=5", "loss.noise_power=0.75")
@@ -196,9 +197,9 @@ def test_rare_choices_without_room_are_told_of() -> None:
     assert layer.structure.places_CV is not None
     needed = int(layer.structure.places_CV[0, target_TB.flatten()].sum())
     expected = layer(hidden_TBD, target_TB)
-    layer.set_form(room=[needed])
+    layer.configure(room=[needed])
     torch.testing.assert_close(layer(hidden_TBD, target_TB), expected)
-    layer.set_form(room=[needed - 1])
+    layer.configure(room=[needed - 1])
     assert layer(hidden_TBD, target_TB).isnan()
     with pytest.raises(package.UserError, match=rf"needed {needed} places in list 1, more than room says"):
         layer.check()

@@ -13,7 +13,7 @@ import bnce
 from bnce import UserError
 from bnce.cli import app
 from bnce.errors import argument, naming_options, unknown_name
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
 
 PACKAGE = Path(bnce.__file__).parent
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from making import layer_of
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -53,7 +54,7 @@ class Loop:
         self.body = nn.Linear(D, D)
         num_noise = 3 if loss in ("nce", "snce", "adaptive") else 0
         name = "bnce" if loss == "adaptive" else loss
-        self.layer = bnce.OutputLayer(D, V, noise or range(V, 0, -1), name, num_noise=num_noise, sparse=sparse)
+        self.layer = layer_of(D, V, noise or range(V, 0, -1), name, num_noise=num_noise, sparse=sparse)
         self.tables = [self.embedding.weight, self.layer.weight, self.layer.bias]
         self.by_row = bnce.RowwiseAdam(self.tables, lr=0.01)
         self.by_adam = torch.optim.Adam(self.body.parameters(), lr=0.01)

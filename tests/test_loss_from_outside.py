@@ -59,14 +59,14 @@ def test_commands_and_the_layer_know_it_where_it_was_imported(
     monkeypatch.syspath_prepend(script.parent)
     importlib.import_module(NAME)
     try:
-        layer = package.OutputLayer(4, 30, torch.arange(30, 0, -1), NAME, num_noise=6, reduction="none")
+        layer = package.OutputLayer(4, 30, torch.arange(30, 0, -1), package.LOSSES[NAME](num_noise=6), reduction="none")
         losses_TB = layer(torch.randn(3, 5, 4), torch.randint(30, (3, 5)))
         assert losses_TB.shape == (3, 5)
         assert losses_TB.isfinite().all()
         out, told = tmp_path / "run", ["--corpus", corpus, "--model", "rnn", "--loss", NAME, "--device", "cpu"]
-        refused = bnce("train", "wiki", *told, "--out", out, *settings())
+        refused = bnce("train", "wiki", *told, "--out", out, *settings("loss.log_z=8"))
         assert refused.status == 2
-        assert "loss.num_noise of blackout is 0: it must be at least 1" in refused.stderr
+        assert "Unknown setting in wiki: [loss]: 'log_z': choose one of num_noise, noise_power." in refused.stderr
         trained = bnce("train", "wiki", *told, "--out", out, *settings("loss.num_noise=5"), "--json").json
         assert trained["test"]["ppl_n"] is None
         assert bnce("info", out, "--json").json["settings"]["loss"]["name"] == NAME

@@ -188,12 +188,12 @@ def test_what_is_published_is_built_and_checked_before_the_tests() -> None:
     assert needed == {"build", "setuptools", "twine"}
 
 
-def test_the_layer_needs_pytorch_and_numpy_alone(installed: Installed) -> None:
+def test_the_layer_needs_pytorch_numpy_and_msgspec_alone(installed: Installed) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    check = "\nimport sys; assert not {'typer', 'rich', 'safetensors', 'pyarrow'} & set(sys.modules)"
-    done = installed.run(("torch", "numpy"), "python", "-W", "error", "-c", code + check)
+    check = "\nimport sys; assert not {'typer', 'rich', 'safetensors', 'pyarrow', 'tomli_w'} & set(sys.modules)"
+    done = installed.run(("torch", "numpy", "msgspec"), "python", "-W", "error", "-c", code + check)
     assert done.returncode == 0, done.stderr
-    done = installed.run(("torch", "numpy"), "bnce", "--help")
+    done = installed.run(("torch", "numpy", "msgspec"), "bnce", "--help")
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(
         r"bnce: The command line needs the package '\w+', which is not installed: run pip install 'bnce\[train\]'\.\n",

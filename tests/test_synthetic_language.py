@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from making import layer_of
 from small_corpus import END, Watcher, small_config, write_corpus
 from torch import Tensor
 
@@ -21,7 +22,6 @@ import bnce
 from bnce import Corpus, Noise, OutputBatch, OutputLayer
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
-from bnce.losses import batch_nce
 from bnce.losses.batch_nce import column_offset
 from bnce.runs.directory import RunDirectory
 from bnce.training.trainer import Trainer
@@ -82,7 +82,7 @@ def train(corpus: Corpus, directory: Path, loss: str, num_noise: int = 0, **sett
         model={"name": "ffnn", "order": 2, "embedding_size": 16, "hidden_size": 32, "bottleneck_size": 32},
         loss={"name": loss, "num_noise": num_noise, **settings},
         optimiser={"learning_rate": 0.4, "body_learning_rate": 0.01, "warmup_steps": 50},
-        training={"batch_size": BATCH_SIZE, "num_steps": 10, "epochs": 3 if loss in LATE else 2},
+        training={"batch_size": BATCH_SIZE, "num_steps": 10, "epochs": 4 if loss in LATE else 2},
     )
     trainer = Trainer(RunDirectory.create(directory / "run", config, corpus), corpus, torch.device("cpu"), Watcher())
     assert trainer.train()
@@ -192,7 +192,7 @@ def test_without_duplicates_another_language_is_found(
         noise = torch.where(hit_TBB, 0.0, F.softplus(score_TBB)).sum()
         return noise + F.softplus(-score_TBB.diagonal(dim1=1, dim2=2)).sum()
 
-    monkeypatch.setattr(batch_nce, "batch_nce", masking_hits)
+    monkeypatch.setattr(OutputLayer, "loss_sum", lambda layer, *given: masking_hits(layer._batch(*given)))
     result = train_and_evaluate(corpus, tmp_path, "bnce")
     true_perplexity = language.perplexity(corpus.split("test"))
     assert not meets_the_bar(result, true_perplexity)
@@ -244,11 +244,11 @@ def test_words_drawn_from_other_noise_find_the_language(
 ) -> None:
     targets_TB, before_TB, counts_V = streams
     drawn = bnce.noise.uniform(VOCAB_SIZE)
-    mixed = OutputLayer(16, VOCAB_SIZE, counts_V, "bnce", 3.0, BATCH_SIZE, drawn=drawn)
+    mixed = layer_of(16, VOCAB_SIZE, counts_V, "bnce", log_z=3.0, num_noise=BATCH_SIZE, drawn=drawn)
     errors = learned_by_a_layer(language, mixed, targets_TB, before_TB)
     assert max(errors) < 0.12, errors
     # As if the batch were flat, too.
-    wrong = OutputLayer(16, VOCAB_SIZE, Noise(drawn.log_probs_V.exp()), "bnce", 3.0, BATCH_SIZE)
+    wrong = layer_of(16, VOCAB_SIZE, Noise(drawn.log_probs_V.exp()), "bnce", log_z=3.0, num_noise=BATCH_SIZE)
     wrong_errors = learned_by_a_layer(language, wrong, targets_TB, before_TB)
     assert min(wrong_errors) > 2 * max(errors)
 
@@ -258,7 +258,7 @@ def test_a_running_estimate_is_nearly_as_good_as_counts(
 ) -> None:
     targets_TB, before_TB, counts_V = streams
     found = [
-        learned_by_a_layer(language, OutputLayer(16, VOCAB_SIZE, noise, "bnce", 3.0), targets_TB, before_TB)
+        learned_by_a_layer(language, layer_of(16, VOCAB_SIZE, noise, "bnce", log_z=3.0), targets_TB, before_TB)
         for noise in (counts_V, bnce.noise.Running(VOCAB_SIZE))
     ]
     assert max(found[1]) < 1.2 * max(found[0]), found

@@ -193,10 +193,10 @@ def _each(value: Any) -> list[str]:
 
 
 def _setting(chance: Random) -> str:
-    from bnce.config import SECTIONS
+    from bnce.settings import SECTIONS
 
     section = chance.choice(list(SECTIONS))
-    key = chance.choice(dataclasses.fields(SECTIONS[section])).name
+    key = chance.choice([*SECTIONS[section].__struct_fields__, "num_noise", "bottleneck_size", "order"])
     if chance.random() < 0.05:
         return chance.choice(
             [f"{section}", f"{section}.=1", f".{key}=1", f"{section}.nothing=1", "=", "a.b.c=1", f"{key}=1"]

@@ -1,4 +1,4 @@
-"""Losses that were compared with those of the package and lost. Each is one file: its functions, and the record."""
+"""Losses that were compared with those of the package and lost. Each is one file: its function, and the record."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from benchmarks.losses import blackout, class_softmax, hierarchical_softmax, neg
 def register() -> None:
     """Register them, as any script registers a loss of its own."""
     for part in (class_softmax, hierarchical_softmax, blackout, negative_sampling):
-        bnce.LOSSES.register(part.LOSS)
+        bnce.register(part.LOSS)

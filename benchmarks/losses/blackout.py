@@ -16,23 +16,21 @@ Legend: T time steps, B streams, N = T·B positions, K drawn words, M = N + K, D
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import torch
+from msgspec import Meta
 
 import bnce
 
 MOST = 1 - 1e-6  # that a drawn word's p can be, so that ln(1 − p) stays finite
 
 
-def blackout(batch: bnce.OutputBatch) -> torch.Tensor:
-    """Sum the loss over the positions that count."""
-    return blackout_each(batch).sum()
-
-
-def blackout_each(batch: bnce.OutputBatch) -> torch.Tensor:
+def blackout(batch: bnce.OutputBatch, record: BlackOut) -> torch.Tensor:
     """Compute the loss of every position (T, B)."""
     hidden_ND, target_N, _ = batch.flat()
     N = len(target_N)
-    drawn_K = batch.noise.sample((batch.num_noise,))
+    drawn_K = batch.noise.sample((record.num_noise,))
     # Targets and drawn words are read together: one gather from a table gives one gradient.
     word_M = torch.cat([target_N, drawn_K])
     weight_MD, bias_M = batch.output_rows(word_M)
@@ -46,15 +44,14 @@ def blackout_each(batch: bnce.OutputBatch) -> torch.Tensor:
     return batch.where_counted(total_N - own_N - torch.log1p(-prob_NK).sum(1))
 
 
-LOSS = bnce.Loss(
-    name="blackout",
-    shown="BlackOut",
-    help="weighted softmax over drawn words, with a penalty on the probability of each drawn word",
-    built_by=f"{__name__}:blackout",
-    each_by=f"{__name__}:blackout_each",
-    self_normalises=False,
-    columns=lambda shape: shape.num_noise + 1,
-    draws="must",
-    draws_for="chunk",
-    usual_num_noise="its authors use 400 to 2000",
-)
+class BlackOut(bnce.Loss, tag="blackout", frozen=True):
+    """BlackOut: weighted softmax over drawn words, with a penalty on the probability of each drawn word"""
+
+    code = f"{__name__}:blackout"
+    normalises = False
+    num_noise: Annotated[int, Meta(ge=1)] = 500  # its authors use 400 to 2000
+    noise: Literal["unigram", "uniform", "log-uniform"] = "unigram"
+    noise_power: float = 0.4
+
+
+LOSS = BlackOut

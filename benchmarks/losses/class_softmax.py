@@ -26,7 +26,7 @@ from benchmarks.losses.segments import sum_segments
 from bnce import rows
 from bnce.losses.first_order import first_order_only
 from bnce.losses.scores import log_normaliser, score_all, score_words
-from bnce.losses.softmax import chunked_cross_entropy, cross_entropies
+from bnce.losses.softmax import cross_entropies
 from bnce.losses.structure import Structure, by_frequency
 from bnce.machine.precision import product_dtype, product_in_float32, sum_dtype
 
@@ -35,36 +35,24 @@ MAX_NUMBERS = {"cpu": 2**25, "cuda": 2**30}  # of the rows of classes that are i
 TILE_SIZES = (8, 64)  # the least and the most positions of a tile
 
 
-def class_softmax(batch: bnce.OutputBatch) -> Tensor:
-    """Sum −ln p(target) over the positions that count."""
+def class_softmax(batch: bnce.OutputBatch, record: ClassLoss) -> Tensor:
+    """Compute −ln p(target) of every position (T, B)."""
     hidden_ND, target_N, valid_N = batch.flat()
     structure = _structure(batch)
     class_N, word_N = structure.find(target_N)
-    total = chunked_cross_entropy(hidden_ND, batch.weight_VD, batch.bias_V, class_N, valid_N)
-    tiles = structure.lay(class_N, word_N, valid_N)
-    own: Tensor = _WordsOfClasses.apply(
+    of_classes_N = cross_entropies(hidden_ND.to(batch.weight_VD.dtype), batch.weight_VD, batch.bias_V, class_N)
+    of_words_N: Tensor = _WordsOfClasses.apply(
         hidden_ND,
         structure.words_weight,
         structure.words_bias,
-        *tiles,
+        *structure.lay(class_N, word_N, valid_N),
         structure.class_size,
         structure.vocab_size,
         batch.sparse,
         product_dtype(structure.words_weight),
         torch.is_grad_enabled(),
     )
-    return total + own
-
-
-def class_softmax_each(batch: bnce.OutputBatch) -> Tensor:
-    """Compute −ln p(target) of every position (T, B), by plain operations."""
-    hidden_ND, target_N, _ = batch.flat()
-    structure = _structure(batch)
-    hidden_ND = hidden_ND.to(batch.weight_VD.dtype)
-    class_N, word_N = structure.find(target_N)
-    loss_N = cross_entropies(hidden_ND, batch.weight_VD, batch.bias_V, class_N)
-    loss_N = loss_N - structure.log_probs_in_class(hidden_ND, class_N, word_N)
-    return batch.where_counted(loss_N)
+    return batch.where_counted(of_classes_N + of_words_N)
 
 
 def _structure(batch: bnce.OutputBatch) -> ClassSoftmax:
@@ -197,7 +185,7 @@ def _beyond(class_G: Tensor, class_size: int, vocab_size: int) -> Tensor:
 
 
 class _WordsOfClasses(torch.autograd.Function):
-    """Sums −ln p of targets among the words of their classes, with all gradients in one visit to the scores."""
+    """Gives −ln p of each target among the words of its class (N,), with the gradients of their sum in one visit."""
 
     @staticmethod
     def forward(
@@ -215,81 +203,103 @@ class _WordsOfClasses(torch.autograd.Function):
         dtype: torch.dtype,
         wants_grad: bool,
     ) -> Tensor:
-        D, C, wide = hidden_ND.shape[1], len(bias_K) // class_size, sum_dtype(dtype)
-        G = len(class_G)
+        tiles = Tiles(class_G, position_GQ, word_GQ, is_there_GQ)
+        ctx.given = class_size, vocab_size, sparse, dtype
         needs_grad = wants_grad and any(ctx.needs_input_grad)
-        # Where few classes can be among the targets, their rows alone get a gradient.
-        by_row = sparse and 2 * G <= C
-        with torch.autocast(hidden_ND.device.type, enabled=False):
-            weight_CSD, bias_CS = weight_KD.view(C, class_size, D), bias_K.view(C, class_size)
-            narrow_CSD = weight_CSD if by_row else weight_CSD.to(dtype)
-            narrow_ND = hidden_ND.to(dtype)
-            loss = torch.zeros((), dtype=wide, device=hidden_ND.device)
-            hidden_grad_ND = torch.zeros(hidden_ND.shape, dtype=wide, device=hidden_ND.device)
-            weight_grads: list[Tensor] = []
-            bias_grads: list[Tensor] = []
-            weight_grad: Tensor | None = None
-            bias_grad: Tensor | None = None
-            for part in _blocks(Tiles(class_G, position_GQ, word_GQ, is_there_GQ), class_size * D):
-                tile_GQD = narrow_ND[part.position_GQ]
-                weight_GSD = narrow_CSD.index_select(0, part.class_G).to(dtype)
-                score_GQS = product_in_float32(tile_GQD, weight_GSD.transpose(1, 2))
-                score_GQS += bias_CS.index_select(0, part.class_G).unsqueeze(1)
-                score_GQS.masked_fill_(_beyond(part.class_G, class_size, vocab_size), -torch.inf)
-                log_prob_GQS = score_GQS.log_softmax(2)
-                word_GQ1 = part.word_GQ.unsqueeze(2)
-                own_GQ = log_prob_GQS.gather(2, word_GQ1).squeeze(2)
-                loss -= torch.where(part.is_there_GQ, own_GQ, 0.0).sum()
-                if not needs_grad:
-                    continue
-                error_GQS = log_prob_GQS.exp_().scatter_add_(2, word_GQ1, -torch.ones_like(own_GQ).unsqueeze(2))
-                error_GQS *= part.is_there_GQ.unsqueeze(2)
-                bias_grad_GS, error_GQS = error_GQS.sum(1), error_GQS.to(dtype)
-                grad_GQD = product_in_float32(error_GQS, weight_GSD)
-                hidden_grad_ND.index_add_(0, part.position_GQ.flatten(), grad_GQD.flatten(0, 1))
-                weight_grad_GSD = product_in_float32(error_GQS.transpose(1, 2), tile_GQD)
-                if by_row:
-                    weight_grads.append(weight_grad_GSD)
-                    bias_grads.append(bias_grad_GS)
-                else:
-                    # The tiles of a class stand together.
-                    edge_E = torch.searchsorted(part.class_G, torch.arange(C + 1, device=class_G.device))
-                    weight_grad = sum_segments(weight_grad_GSD, part.class_G, edge_E, weight_grad)
-                    bias_grad = sum_segments(bias_grad_GS, part.class_G, edge_E, bias_grad)
-        if needs_grad:
-            if by_row:
-                weight_grad, bias_grad = torch.cat(weight_grads), torch.cat(bias_grads)
-            ctx.save_for_backward(hidden_grad_ND, weight_grad, bias_grad, class_G)
-            ctx.by_row, ctx.shapes, ctx.dtypes = (
-                by_row,
-                (weight_KD.shape, bias_K.shape),
-                (hidden_ND.dtype, bias_K.dtype),
-            )
-        return loss
+        loss_N, *ctx.of_sum = _words_of_classes(hidden_ND, weight_KD, bias_K, tiles, *ctx.given, None, needs_grad)
+        ctx.save_for_backward(hidden_ND, weight_KD, bias_K, *tiles)
+        return loss_N
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_grad_ND, weight_grad, bias_grad, class_G = ctx.saved_tensors
-        hidden_dtype, dtype = ctx.dtypes
-        class_size = bias_grad.shape[1]
-        weight_grad = (weight_grad * grads[0]).to(dtype).flatten(0, 1)
-        bias_grad = (bias_grad * grads[0]).to(dtype).flatten()
-        if ctx.by_row:
-            row_GS = class_G.unsqueeze(1) * class_size + torch.arange(class_size, device=class_G.device)
-            weight_grad = rows.table_gradient(ctx.shapes[0], row_GS.flatten(), weight_grad)
-            bias_grad = rows.table_gradient(ctx.shapes[1], row_GS.flatten(), bias_grad)
-        hidden_grad = (hidden_grad_ND * grads[0]).to(hidden_dtype)
-        return hidden_grad, weight_grad, bias_grad, *[None] * 9
+        hidden_ND, weight_KD, bias_K, *parts = ctx.saved_tensors
+        tiles, (class_size, _, sparse, _), (grad_N,) = Tiles(*parts), ctx.given, grads
+        if grad_N.stride() == (0,):  # of a sum
+            found = [part * grad_N[0] for part in ctx.of_sum]
+        else:
+            _, *found = _words_of_classes(hidden_ND, weight_KD, bias_K, tiles, *ctx.given, grad_N, True)
+        hidden_grad, weight_grad, bias_grad = found
+        weight_grad, bias_grad = weight_grad.to(bias_K.dtype).flatten(0, 1), bias_grad.to(bias_K.dtype).flatten()
+        if _by_row(tiles, bias_K, class_size, sparse):
+            row_GS = tiles.class_G.unsqueeze(1) * class_size + torch.arange(class_size, device=bias_K.device)
+            weight_grad = rows.table_gradient(weight_KD.shape, row_GS.flatten(), weight_grad)
+            bias_grad = rows.table_gradient(bias_K.shape, row_GS.flatten(), bias_grad)
+        return hidden_grad.to(hidden_ND.dtype), weight_grad, bias_grad, *[None] * 9
 
 
-LOSS = bnce.Loss(
-    name="class-softmax",
-    shown="class softmax",
-    help="exact; predicts the class of a word (about √V classes by frequency), then the word in its class",
-    built_by=f"{__name__}:class_softmax",
-    each_by=f"{__name__}:class_softmax_each",
-    structure=f"{__name__}:ClassSoftmax",
-    self_normalises=True,
-    columns=lambda shape: 2 * math.ceil(math.sqrt(shape.vocab_size)),
-)
+def _by_row(tiles: Tiles, bias_K: Tensor, class_size: int, sparse: bool) -> bool:
+    """Tell whether so few classes can be among the targets that their rows alone get a gradient."""
+    return sparse and 2 * len(tiles.class_G) <= len(bias_K) // class_size
+
+
+def _words_of_classes(
+    hidden_ND: Tensor,
+    weight_KD: Tensor,
+    bias_K: Tensor,
+    tiles: Tiles,
+    class_size: int,
+    vocab_size: int,
+    sparse: bool,
+    dtype: torch.dtype,
+    share_N: Tensor | None,
+    needs_grad: bool,
+) -> tuple[Tensor, ...]:
+    """Compute the losses (N,) and the gradients of their sum, or of the sum weighted by shares."""
+    D, C, wide = hidden_ND.shape[1], len(bias_K) // class_size, sum_dtype(dtype)
+    by_row = _by_row(tiles, bias_K, class_size, sparse)
+    with torch.autocast(hidden_ND.device.type, enabled=False):
+        weight_CSD, bias_CS = weight_KD.view(C, class_size, D), bias_K.view(C, class_size)
+        narrow_CSD = weight_CSD if by_row else weight_CSD.to(dtype)
+        narrow_ND = hidden_ND.to(dtype)
+        loss_N = torch.zeros(len(hidden_ND), dtype=wide, device=hidden_ND.device)
+        hidden_grad_ND = torch.zeros(hidden_ND.shape, dtype=wide, device=hidden_ND.device)
+        weight_grads: list[Tensor] = []
+        bias_grads: list[Tensor] = []
+        weight_grad: Tensor | None = None
+        bias_grad: Tensor | None = None
+        for part in _blocks(tiles, class_size * D):
+            tile_GQD = narrow_ND[part.position_GQ]
+            weight_GSD = narrow_CSD.index_select(0, part.class_G).to(dtype)
+            score_GQS = product_in_float32(tile_GQD, weight_GSD.transpose(1, 2))
+            score_GQS += bias_CS.index_select(0, part.class_G).unsqueeze(1)
+            score_GQS.masked_fill_(_beyond(part.class_G, class_size, vocab_size), -torch.inf)
+            log_prob_GQS = score_GQS.log_softmax(2)
+            word_GQ1 = part.word_GQ.unsqueeze(2)
+            own_GQ = log_prob_GQS.gather(2, word_GQ1).squeeze(2)
+            loss_N.index_add_(0, part.position_GQ.flatten(), torch.where(part.is_there_GQ, -own_GQ, 0.0).flatten())
+            if not needs_grad:
+                continue
+            error_GQS = log_prob_GQS.exp_().scatter_add_(2, word_GQ1, -torch.ones_like(own_GQ).unsqueeze(2))
+            error_GQS *= part.is_there_GQ.unsqueeze(2)
+            if share_N is not None:
+                error_GQS *= share_N[part.position_GQ].unsqueeze(2)
+            bias_grad_GS, error_GQS = error_GQS.sum(1), error_GQS.to(dtype)
+            grad_GQD = product_in_float32(error_GQS, weight_GSD)
+            hidden_grad_ND.index_add_(0, part.position_GQ.flatten(), grad_GQD.flatten(0, 1))
+            weight_grad_GSD = product_in_float32(error_GQS.transpose(1, 2), tile_GQD)
+            if by_row:
+                weight_grads.append(weight_grad_GSD)
+                bias_grads.append(bias_grad_GS)
+            else:
+                # The tiles of a class stand together.
+                edge_E = torch.searchsorted(part.class_G, torch.arange(C + 1, device=bias_K.device))
+                weight_grad = sum_segments(weight_grad_GSD, part.class_G, edge_E, weight_grad)
+                bias_grad = sum_segments(bias_grad_GS, part.class_G, edge_E, bias_grad)
+    if not needs_grad:
+        return (loss_N,)
+    if by_row:
+        weight_grad, bias_grad = torch.cat(weight_grads), torch.cat(bias_grads)
+    assert weight_grad is not None
+    assert bias_grad is not None
+    return loss_N, hidden_grad_ND, weight_grad, bias_grad
+
+
+class ClassLoss(bnce.Loss, tag="class-softmax", frozen=True):
+    """class softmax: exact; predicts the class of a word (about √V classes by frequency), then the word in its class"""
+
+    code = f"{__name__}:class_softmax"
+    structure = f"{__name__}:ClassSoftmax"
+
+
+LOSS = ClassLoss

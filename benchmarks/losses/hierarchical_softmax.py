@@ -16,7 +16,6 @@ at the top, P places for choices below, F choices below the top of all words.
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import torch
@@ -35,12 +34,7 @@ NUM_TOP = 256  # H: few enough for a CPU, and enough that a chunk has a lower no
 BLOCK_NUMBERS = 2**24  # of gathered rows, where the log-probabilities of many words are asked for
 
 
-def hierarchical_softmax(batch: bnce.OutputBatch) -> Tensor:
-    """Sum −ln p(target) over the positions that count."""
-    return hierarchical_softmax_each(batch).sum()
-
-
-def hierarchical_softmax_each(batch: bnce.OutputBatch) -> Tensor:
+def hierarchical_softmax(batch: bnce.OutputBatch, record: HierarchicalLoss) -> Tensor:
     """Compute −ln p(target) of every position (T, B)."""
     assert isinstance(batch.structure, HierarchicalSoftmax)
     hidden_ND, target_N, valid_N = batch.flat()
@@ -217,13 +211,11 @@ def _against(score: Tensor, choice: Tensor) -> Tensor:
     return torch.where(choice % 2 == 1, -score, score)
 
 
-LOSS = bnce.Loss(
-    name="hierarchical-softmax",
-    shown="hierarchical softmax",
-    help="exact; a word is a path of binary choices in a Huffman tree",
-    built_by=f"{__name__}:hierarchical_softmax",
-    each_by=f"{__name__}:hierarchical_softmax_each",
-    structure=f"{__name__}:HierarchicalSoftmax",
-    self_normalises=True,
-    columns=lambda shape: math.ceil(math.log2(shape.vocab_size)),
-)
+class HierarchicalLoss(bnce.Loss, tag="hierarchical-softmax", frozen=True):
+    """hierarchical softmax: exact; a word is a path of binary choices in a Huffman tree"""
+
+    code = f"{__name__}:hierarchical_softmax"
+    structure = f"{__name__}:HierarchicalSoftmax"
+
+
+LOSS = HierarchicalLoss

@@ -18,43 +18,40 @@ Legend: T time steps, B streams, N = T·B positions, K drawn words, M = N + K, D
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 
 import bnce
 
 
-def negative_sampling(batch: bnce.OutputBatch) -> torch.Tensor:
-    """Sum the loss over the positions that count."""
-    return negative_sampling_each(batch).sum()
-
-
-def negative_sampling_each(batch: bnce.OutputBatch) -> torch.Tensor:
+def negative_sampling(batch: bnce.OutputBatch, record: NegativeSampling) -> torch.Tensor:
     """Compute the loss of every position (T, B)."""
     hidden_ND, target_N, _ = batch.flat()
     N = len(target_N)
     # Targets and drawn words are read together: one gather from a table gives one gradient.
-    weight_MD, bias_M = batch.output_rows(torch.cat([target_N, batch.noise.sample((batch.num_noise,))]))
+    weight_MD, bias_M = batch.output_rows(torch.cat([target_N, batch.noise.sample((record.num_noise,))]))
     hidden_ND = hidden_ND.to(weight_MD.dtype)
     own_N = (hidden_ND * weight_MD[:N]).sum(1).to(batch.score_dtype) + bias_M[:N]
     score_NK = (hidden_ND @ weight_MD[N:].t()).to(batch.score_dtype) + bias_M[N:]
     return batch.where_counted(F.softplus(-own_N) + F.softplus(score_NK).sum(1))
 
 
-LOSS = bnce.Loss(
-    name="negative-sampling",
-    shown="negative sampling",
-    help="as in word2vec; learns no probabilities",
-    built_by=f"{__name__}:negative_sampling",
-    each_by=f"{__name__}:negative_sampling_each",
-    self_normalises=False,
-    columns=lambda shape: shape.num_noise + 1,
-    draws="must",
-    draws_for="chunk",
-    usual_num_noise="500 to 2000 for a language model",
-    scores_odds=True,
-    caveat=(
+class NegativeSampling(bnce.Loss, tag="negative-sampling", frozen=True):
+    """negative sampling: as in word2vec; learns no probabilities"""
+
+    code = f"{__name__}:negative_sampling"
+    normalises = False
+    scores_odds = True
+    caveat = (
         "Negative sampling learns no probabilities: its scores are ln p(word | context) − ln(K · p_n(word)). PPLf is "
         "the perplexity of the softmax over these scores, which gives too much to words that are rare in the noise."
-    ),
-)
+    )
+    num_noise: Annotated[int, Meta(ge=1)] = 500  # 500 to 2000 for a language model
+    noise: Literal["unigram", "uniform", "log-uniform"] = "unigram"
+    noise_power: float = 0.75
+
+
+LOSS = NegativeSampling

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bench import PAPER_WORDS_PER_SECOND, VOCAB_SIZES
 
 from bnce.language_model import count_parameters
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
 
 from .paper_tables import TABLE_2, TABLE_4
 from .sources import (

@@ -1,4 +1,4 @@
-"""The implementations: each sums −ln p(target) over the positions of a batch that count.
+"""The implementations: each gives −ln p(target) of every position of a batch, 0 where one does not count.
 
 Legend: N positions, D hidden, V vocabulary.
 """
@@ -18,41 +18,32 @@ from bnce.machine.precision import at_least_float32, product_dtype
 IGNORED = -100  # the target of a position that does not count, as PyTorch and others have it
 
 
-def plain(batch: bnce.OutputBatch) -> Tensor:
+def plain(batch: bnce.OutputBatch, record: bnce.Loss) -> Tensor:
     """Compute all logits at once."""
-    hidden_ND, target_N, valid_N = batch.flat()
-    return cross_entropy(hidden_ND, batch.weight_VD, batch.bias_V, target_N, valid_N)
+    return _each(batch, cross_entropies)
 
 
-def plain_each(batch: bnce.OutputBatch) -> Tensor:
-    """Compute −ln p(target) of every position (T, B)."""
-    hidden_ND, target_N, _ = batch.flat()
-    hidden_ND = hidden_ND.to(batch.weight_VD.dtype)
-    return batch.where_counted(cross_entropies(hidden_ND, batch.weight_VD, batch.bias_V, target_N))
-
-
-def compiled(batch: bnce.OutputBatch) -> Tensor:
+def compiled(batch: bnce.OutputBatch, record: bnce.Loss) -> Tensor:
     """Let PyTorch compile the plain one."""
-    hidden_ND, target_N, valid_N = batch.flat()
-    return _compiled_cross_entropy()(hidden_ND, batch.weight_VD, batch.bias_V, target_N, valid_N)
+    return _each(batch, _compiled_cross_entropies())
 
 
-def linear(batch: bnce.OutputBatch) -> Tensor:
+def linear(batch: bnce.OutputBatch, record: bnce.Loss) -> Tensor:
     """Use PyTorch's function for a linear layer and its cross entropy."""
     hidden_ND, marked_N = _with_marks(batch)
     dtype = product_dtype(batch.weight_VD)
-    return F.linear_cross_entropy(
+    loss_N = F.linear_cross_entropy(
         hidden_ND.to(dtype),
         batch.weight_VD.to(dtype),
         marked_N,
         linear_bias=batch.bias_V.to(dtype),
-        reduction="sum",
+        reduction="none",
         ignore_index=IGNORED,
-        options=torch.nn.LinearCrossEntropyOptions(),
-    ).float()
+    )
+    return loss_N.float().reshape(batch.target_TB.shape)
 
 
-def cce(batch: bnce.OutputBatch) -> Tensor:
+def cce(batch: bnce.OutputBatch, record: bnce.Loss) -> Tensor:
     """Use Cut Cross-Entropy (Wijmans et al., 2024), with the bias as one more column."""
     from cut_cross_entropy import linear_cross_entropy
 
@@ -60,28 +51,25 @@ def cce(batch: bnce.OutputBatch) -> Tensor:
     dtype = product_dtype(batch.weight_VD)
     wide_NE = _padded(torch.cat([hidden_ND, torch.ones_like(hidden_ND[:, :1])], 1), dtype)
     wide_VE = _padded(torch.cat([batch.weight_VD, batch.bias_V.unsqueeze(1)], 1), dtype)
-    loss: Tensor = linear_cross_entropy(wide_NE, wide_VE, marked_N, ignore_index=IGNORED, reduction="sum")
-    return loss.float()
+    loss_N: Tensor = linear_cross_entropy(wide_NE, wide_VE, marked_N, ignore_index=IGNORED, reduction="none")
+    return loss_N.float().reshape(batch.target_TB.shape)
 
 
-def liger(batch: bnce.OutputBatch) -> Tensor:
-    """Use Liger's fused linear cross entropy."""
+def liger(batch: bnce.OutputBatch, record: bnce.Loss) -> Tensor:
+    """Use Liger's fused linear cross entropy, which knows the sum alone: every position has an equal part of it."""
     from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
 
     hidden_ND, marked_N = _with_marks(batch)
     dtype = product_dtype(batch.weight_VD)
     layer = batch.weight_VD.to(dtype), marked_N, batch.bias_V.to(dtype)
     answer = LigerFusedLinearCrossEntropyFunction.apply(hidden_ND.to(dtype), *layer, None, IGNORED, 0.0, 0.0, "sum")
-    loss: Tensor = answer[0]
-    return loss.float()
+    total: Tensor = answer[0]
+    return (total.float() / batch.target_TB.numel()).expand(batch.target_TB.shape)
 
 
-def cross_entropy(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, valid_N: Tensor | None
-) -> Tensor:
-    """Sum −ln softmax(h·W + c)[target]."""
-    loss_N = cross_entropies(hidden_ND, weight_VD, bias_V, target_N)
-    return loss_N.sum() if valid_N is None else torch.where(valid_N, loss_N, 0.0).sum()
+def _each(batch: bnce.OutputBatch, function: Callable[..., Tensor]) -> Tensor:
+    hidden_ND, target_N, _ = batch.flat()
+    return batch.where_counted(function(hidden_ND.to(batch.weight_VD.dtype), batch.weight_VD, batch.bias_V, target_N))
 
 
 def cross_entropies(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor) -> Tensor:
@@ -90,8 +78,8 @@ def cross_entropies(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target
 
 
 @functools.cache
-def _compiled_cross_entropy() -> Callable[..., Tensor]:
-    return torch.compile(cross_entropy)
+def _compiled_cross_entropies() -> Callable[..., Tensor]:
+    return torch.compile(cross_entropies)
 
 
 def _with_marks(batch: bnce.OutputBatch) -> tuple[Tensor, Tensor]:

@@ -23,15 +23,26 @@ if TYPE_CHECKING:
     from bnce.corpus.prepare import prepare
     from bnce.corpus.store import Corpus
     from bnce.filtering.document_scorer import DocumentScorer
-    from bnce.kinds.bodies import BODIES
-    from bnce.kinds.losses import LOSSES, Loss
-    from bnce.kinds.optimisers import OPTIMISERS
     from bnce.losses.output_batch import OutputBatch
     from bnce.noise import Noise
     from bnce.optimisers.exchange import RowExchange
     from bnce.optimisers.gradients import clip_grad_norm_
     from bnce.optimisers.rowwise import RowwiseAdagrad, RowwiseAdam
     from bnce.output_layer import OutputLayer
+    from bnce.registry import (
+        LOSSES,
+        MODELS,
+        OPTIMISERS,
+        AdaptiveSoftmax,
+        BatchNce,
+        Chunk,
+        Loss,
+        Nce,
+        SampledSoftmax,
+        SharedNce,
+        Softmax,
+        register,
+    )
     from bnce.rescoring.flashlight import ctc_decoder_lm
     from bnce.rescoring.pyctcdecode import DecoderLanguageModel
     from bnce.scoring.loading import load
@@ -42,14 +53,18 @@ if TYPE_CHECKING:
     from bnce.text.normalise import Normaliser
 
 __all__ = [
-    "BODIES",
     "LOSSES",
+    "MODELS",
     "OPTIMISERS",
+    "AdaptiveSoftmax",
+    "BatchNce",
+    "Chunk",
     "Corpus",
     "DecoderLanguageModel",
     "DocumentScorer",
     "Loss",
     "Model",
+    "Nce",
     "Noise",
     "Normaliser",
     "OutputBatch",
@@ -57,8 +72,11 @@ __all__ = [
     "RowExchange",
     "RowwiseAdagrad",
     "RowwiseAdam",
+    "SampledSoftmax",
     "Sampling",
     "Scorer",
+    "SharedNce",
+    "Softmax",
     "UserError",
     "__version__",
     "calibrate",
@@ -69,22 +87,19 @@ __all__ = [
     "load",
     "noise",
     "prepare",
+    "register",
     "surprisal",
     "train",
 ]
 
 # Where each name lives, and the extra that brings what it needs.
 _HOMES = {
-    "BODIES": ("bnce.kinds.bodies", "layer"),
     "Corpus": ("bnce.corpus.store", "train"),
     "DecoderLanguageModel": ("bnce.rescoring.pyctcdecode", "score"),
     "DocumentScorer": ("bnce.filtering.document_scorer", "train"),
-    "LOSSES": ("bnce.kinds.losses", "layer"),
-    "Loss": ("bnce.kinds.losses", "layer"),
     "Model": ("bnce.scoring.model", "score"),
     "Noise": ("bnce.noise", "layer"),
     "Normaliser": ("bnce.text.normalise", "layer"),
-    "OPTIMISERS": ("bnce.kinds.optimisers", "layer"),
     "OutputBatch": ("bnce.losses.output_batch", "layer"),
     "OutputLayer": ("bnce.output_layer", "layer"),
     "RowExchange": ("bnce.optimisers.exchange", "layer"),
@@ -102,6 +117,18 @@ _HOMES = {
     "prepare": ("bnce.corpus.prepare", "train"),
     "surprisal": ("bnce.tables.arrays", "score"),
     "train": ("bnce.api", "train"),
+    "AdaptiveSoftmax": ("bnce.registry", "layer"),
+    "BatchNce": ("bnce.registry", "layer"),
+    "Chunk": ("bnce.registry", "layer"),
+    "LOSSES": ("bnce.registry", "layer"),
+    "Loss": ("bnce.registry", "layer"),
+    "MODELS": ("bnce.registry", "layer"),
+    "Nce": ("bnce.registry", "layer"),
+    "OPTIMISERS": ("bnce.registry", "layer"),
+    "SampledSoftmax": ("bnce.registry", "layer"),
+    "SharedNce": ("bnce.registry", "layer"),
+    "Softmax": ("bnce.registry", "layer"),
+    "register": ("bnce.registry", "layer"),
 }
 
 

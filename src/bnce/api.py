@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from bnce.config import RunConfig, toml_value
 from bnce.corpus import opening
 from bnce.corpus.opening import corpus_setting
 from bnce.corpus.store import Corpus
@@ -21,20 +20,20 @@ from bnce.errors import DiskFullError, UserError, argument
 from bnce.evaluation import evaluate as measuring
 from bnce.evaluation.breakdown import without_detail
 from bnce.evaluation.evaluate import Evaluation
-from bnce.kinds.losses import LOSSES
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
 from bnce.machine.processes import World, device_of_process, open_world
 from bnce.machine.torchrun import leave_after_the_first, num_restarts, started_many
 from bnce.reading import read_object
-from bnce.recipes.recipe import load_recipe, recipe_names
+from bnce.recipes import load_recipe, recipe_names
 from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import RunDirectory, hold_run
 from bnce.runs.model_file import load_model
 from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, resume_config
 from bnce.runs.texts import check_corpus_is_there, check_one_text, open_corpus_of, open_part
+from bnce.settings import RunConfig, Setting
 from bnce.text.normalise import tell_differences
-from bnce.training.advice import advise_noise, choose_recipe, find_unused
+from bnce.training.advice import advise_noise, choose_recipe
 from bnce.training.plan import check_groups, create_run
 from bnce.training.recorder import Observer
 from bnce.training.run import Start, run_training
@@ -66,7 +65,7 @@ def train(
         out=out,
         model=model,
         loss=loss,
-        settings=[f"{key}={toml_value(value)}" for key, value in (settings or {}).items()],
+        settings=list((settings or {}).items()),
         resume=resume,
         init=init,
         device=device,
@@ -161,7 +160,7 @@ def _plan(
     out: str | Path | None,
     model: str | None,
     loss: str | None,
-    settings: Sequence[str],
+    settings: Sequence[Setting],
     resume: bool,
     init: str | Path | None,
     device: str,
@@ -202,8 +201,8 @@ def _plan(
         assert wanted is not None
         refuse_begun(out)
         config = wanted
-        told = (find_unused(settings, [config.model.name]), advise_noise(config))
-        notices += [sentence for sentence in told if sentence is not None]
+        if (advice := advise_noise(config)) is not None:
+            notices.append(advice)
     check_groups(config.training, num_processes)
     # A corpus that was moved is the same one to a run: that is checked by its words and the digests of its splits.
     opened = open_corpus_of(out, wanted or config, name, open_corpus) if resume else open_corpus(config.corpus)
@@ -231,7 +230,7 @@ def _resolve(
     model: str | None,
     loss: str | None,
     corpus: str,
-    settings: Sequence[str],
+    settings: Sequence[Setting],
     source: RunDirectory | None,
 ) -> RunConfig:
     """Resolve a recipe, with the network of the run that it starts from, if there is one."""
@@ -242,7 +241,7 @@ def _resolve(
         )
     if source is not None:
         model, loss = model or source.config.model.name, loss or source.config.loss.name
-        settings = [*inherited_settings(source.config, model), *settings]
+        settings = [*inherited_settings(source.config, model, loss), *settings]
     config = load_recipe(str(recipe), model=model, loss=loss, corpus=corpus or None, settings=settings)
     if source is not None:
         check_same_network(config, source)
@@ -260,7 +259,7 @@ def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: RunDirecto
     if not config.init or state_files(out):
         return None
     counts = training_streams(config.training, corpus).count_targets(len(corpus.vocabulary))
-    return start_from(source or RunDirectory.open(config.init), corpus.vocabulary, counts, config.loss.name)
+    return start_from(source or RunDirectory.open(config.init), corpus.vocabulary, counts, config.loss)
 
 
 def _describe_start(start: Start) -> str:
@@ -315,8 +314,8 @@ def evaluate(
         max_words=max_words,
         notice=notice,
     )
-    if (caveat := LOSSES.find(opened.config.loss.name).caveat) is not None:
-        notice(caveat)
+    if opened.config.loss.caveat:
+        notice(opened.config.loss.caveat)
     network = load_model(opened, str(chosen))
     return measuring.evaluate(
         network,

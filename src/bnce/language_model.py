@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from bnce import rows
-from bnce.config import LossConfig, ModelConfig
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
-from bnce.models import State, build_body
+from bnce.models import build_body
+from bnce.models.body import State
 from bnce.noise import Noise, without_values
 from bnce.output_layer import OutputLayer
+from bnce.registry import BatchNce, Loss, ModelConfig
 
 OUTPUT_PARTS = {"output.weight": "output_weight", "output.bias": "output_bias", "output.log_z": "log_z"}
 STRUCTURE = "output.structure."
@@ -23,25 +22,14 @@ STRUCTURE = "output.structure."
 class LanguageModel(nn.Module):
     """Predicts each word of parallel streams from the words before it."""
 
-    def __init__(self, model: ModelConfig, loss: LossConfig, noise: Noise) -> None:
+    def __init__(self, model: ModelConfig, loss: Loss, noise: Noise) -> None:
         super().__init__()
         vocab_size = len(noise)
-        reach = model.embedding_range or BODIES.find(model.name).embedding_range
+        reach = model.embedding_range
         self.embedding = nn.Parameter(torch.empty(vocab_size, model.embedding_size).uniform_(-reach, reach))
         self.sparse = True  # whether the embedding's gradient is row-wise
         self.body = build_body(model)
-        kind = LOSSES.find(loss.name)
-        self.output = OutputLayer(
-            self.body.output_size,
-            vocab_size,
-            noise,
-            loss=loss.name,
-            # A configuration has settings of all losses; chunk B-NCE says itself that it draws nothing.
-            num_noise=loss.num_noise if kind.has("num_noise") or kind.batch_is_noise else 0,
-            **{name: getattr(loss, name) for name in ("log_z", "learn_log_z", "penalty") if kind.has(name)},
-            **{name: getattr(loss, name) for name in kind.settings},
-            sparse=True,
-        )
+        self.output = OutputLayer(self.body.output_size, vocab_size, noise, loss, sparse=True)
 
     @property
     def num_context(self) -> int:
@@ -94,11 +82,10 @@ class LanguageModel(nn.Module):
         return self.output.loss_sum(hidden_TBD, target_TB), state
 
 
-def count_parameters(model: ModelConfig, vocab_size: int, loss: LossConfig | None = None) -> dict[str, int]:
+def count_parameters(model: ModelConfig, vocab_size: int, loss: Loss | None = None) -> dict[str, int]:
     """Count the parameters of each part without allocating any: 1.6 billion of them are 6.4 GB."""
-    loss = loss or LossConfig()
-    if LOSSES.find(loss.name).structure is None:  # noise without values cannot be drawn from, and has no parameters
-        loss = LossConfig(learn_log_z=loss.learn_log_z)
+    if loss is None or not loss.structure:  # noise without values cannot be drawn from, and has no parameters
+        loss = BatchNce(learn_log_z=getattr(loss, "learn_log_z", False))
     with torch.device("meta"):
         network = LanguageModel(model, loss, without_values(vocab_size))
     return network.num_parameters_by_part

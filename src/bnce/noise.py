@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnce.errors import UserError, finite_number, shown, unknown_name, whole_number
+from bnce.errors import UserError, finite_number, shown, whole_number
 from bnce.machine.precision import sum_dtype
+from bnce.registry import Loss
 
 # What is for users; the rest is for the package.
 __all__ = ["Noise", "Running", "from_targets", "log_uniform", "uniform", "unigram"]
@@ -335,14 +336,12 @@ def without_values(vocab_size: int) -> Noise:
     return noise
 
 
-def make_noise(name: str, counts: np.ndarray | Tensor, power: float = 1.0) -> Noise:
-    """Make noise by the name a recipe gives it, for targets with these counts."""
+def make_noise(loss: Loss, counts: np.ndarray | Tensor) -> Noise:
+    """Make the noise of a loss for targets with these counts: the unigram, unless its settings name another."""
+    name = getattr(loss, "noise", "unigram")
     if name == "unigram":
-        return unigram(counts, power)
-    by_name = {"uniform": uniform, "log-uniform": log_uniform}
-    if name not in by_name:
-        raise unknown_name("noise", name, ("unigram", *by_name))
-    return by_name[name](len(counts)).for_targets(counts)
+        return unigram(counts, getattr(loss, "noise_power", 1.0))
+    return {"uniform": uniform, "log-uniform": log_uniform}[name](len(counts)).for_targets(counts)
 
 
 def alias_table(probs_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -17,18 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from bnce import kernels
-from bnce.errors import UserError
-from bnce.kinds.losses import LOSSES
-from bnce.losses import Counted, count_targets, get_each, get_fused, get_loss
+from bnce.errors import UserError, unknown_name, whole_number
+from bnce.losses import Counted, compute, count_targets
 from bnce.losses.counted import NO_INDEX
 from bnce.losses.layer_input import as_chunk, as_positions, lacks_noise, no_noise, word_ids
-from bnce.losses.layer_options import LOG_Z, PENALTY, check_noise, check_options, check_sizes
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.scores import log_normaliser, score_all, score_words
 from bnce.losses.structure import build_structure
 from bnce.losses.wrong_targets import WrongTargets
 from bnce.machine.precision import at_least_float32, fitted, sum_dtype
 from bnce.noise import IGNORE_INDEX, Noise, Running, unigram
+from bnce.registry import LOG_Z, LOSSES, Loss, find
+
+REDUCTIONS = ("mean", "sum", "none")
 
 
 class OutputLayer(nn.Module):
@@ -44,79 +45,65 @@ class OutputLayer(nn.Module):
         hidden_size: int,
         vocab_size: int,
         noise: Noise | np.ndarray | Tensor | Sequence[float],
-        loss: str = "bnce",
-        log_z: float = LOG_Z,
-        num_noise: int = 0,
+        loss: str | Loss = "bnce",
         *,
-        learn_log_z: bool = False,
-        penalty: float = PENALTY,
-        replacement: bool = True,
+        drawn: Noise | None = None,
         sparse: bool = False,
         ignore_index: int = IGNORE_INDEX,
         batch_first: bool = False,
         reduction: str = "mean",
-        drawn: Noise | None = None,
-        max_distinct_targets: int | None = None,
-        cutoffs: Sequence[int] | None = None,
-        div_value: float | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients.
 
         `hidden_size` and `vocab_size` are `in_features` and `out_features` of `nn.Linear`. `loss` is a name in
-        `bnce.LOSSES`, and `num_noise` is how many noise words it draws. `log_z` is the constant ln Z, trained where
-        `learn_log_z` is true. `ignore_index` is the target of positions that do not count. What the loss does not use
-        is refused.
+        `bnce.LOSSES`, or a record with settings, such as `bnce.BatchNce(num_noise=100)`. `ignore_index` is the target
+        of positions that do not count.
+        `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
         `batch_first` takes hidden (B, T, D) with targets (B, T). `reduction` is "mean" over the positions that count,
         "sum", or "none": one loss per position, in the shape of targets and 0 where a position does not count. "none"
         computes plainly, with every score at once, so it takes more time and memory.
-        `penalty` is λ of `chunk-softmax` and `self-normalised-softmax`: the cost of a Z(context) off the constant.
-        `sampled-softmax` draws its words with `replacement`, or different ones, of which those that are the position's
-        own target are left out.
-        `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
-        `cutoffs` and `div_value` are those of `adaptive-softmax`: the places, in the order of frequency, at which its
-        tails begin, and by how much each tail's hidden layer is smaller than that before it.
-        `max_distinct_targets` is explained at `set_form`. `device` and `dtype` are those of `nn.Linear`.
+        `device` and `dtype` are those of `nn.Linear`.
         """
         super().__init__()
         self.noise = noise if isinstance(noise, Noise) else unigram(noise)
-        check_sizes(hidden_size, vocab_size, self.noise)
-        self.hidden_size, self.vocab_size = hidden_size, vocab_size
-        self.loss_name = loss
-        kind = LOSSES.find(loss)
-        given = {"cutoffs": cutoffs, "div_value": div_value}
-        options = {"log_z": log_z, "learn_log_z": learn_log_z, "num_noise": num_noise, "penalty": penalty, **given}
-        options |= {"replacement": replacement}
-        check_options(kind, options | {"ignore_index": ignore_index, "reduction": reduction})
-        check_noise(kind, self.noise, drawn, num_noise)
-        self._loss, self._fused = get_loss(loss), get_fused(loss) if reduction != "none" else None
+        self.hidden_size = whole_number("hidden_size", hidden_size, 1)
+        self.vocab_size = whole_number("vocab_size", vocab_size, 1)
+        if len(self.noise) != vocab_size:
+            raise UserError(
+                f"The noise covers {len(self.noise)} words but vocab_size is {vocab_size}: give one count per word."
+            )
+        if reduction not in REDUCTIONS:
+            raise unknown_name("reduction", reduction, REDUCTIONS)
+        self.loss = loss if isinstance(loss, Loss) else find(Loss, loss)()
+        self.num_noise: int = getattr(self.loss, "num_noise", 0)
+        _check_noise(self.loss, self.noise, drawn)
+        computed = compute(self.loss)
+        self._loss, self._fused = computed.total, computed.fused if reduction != "none" else None
+        self._each = computed.each if reduction == "none" else None
         self.drawn = drawn
-        if isinstance(self.noise, Running) and num_noise:
+        if isinstance(self.noise, Running) and self.num_noise:
             self.noise.prepare_to_draw()
-        self.penalty = float(penalty)
-        # Whether the constant Z can replace the softmax sum.
-        self.normalises = kind.self_normalises and (penalty > 0 or not kind.penalises)
-        self.structure = build_structure(kind, hidden_size, self.noise, given)
+        # Whether the constant Z can replace the softmax sum. Calibration can change it.
+        self.normalises = self.loss.normalises
+        self.structure = build_structure(self.loss, hidden_size, self.noise)
         if self.structure is not None:
-            log_z = 0.0
             self.structure.sparse = sparse
-        self.tries = None if replacement else self.noise.tries(num_noise)
-        self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
-        self.batch_first, self.reduction = batch_first, reduction
-        self._each = get_each(loss) if reduction == "none" else None
+        self.tries = None if getattr(self.loss, "replacement", True) else self.noise.tries(self.num_noise)
+        self.sparse, self.batch_first, self.reduction = sparse, batch_first, reduction
+        self.ignore_index = whole_number("ignore_index", ignore_index, None)
         self.max_distinct_targets: int | None = None
-        self.set_form(max_distinct_targets=max_distinct_targets)
         num_rows = vocab_size if self.structure is None else self.structure.num_rows
         self.weight = nn.Parameter(torch.empty(num_rows, hidden_size, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(num_rows, device=device, dtype=dtype))
         self.log_z: Tensor
-        constant = torch.tensor(float(log_z), dtype=sum_dtype(self.weight.dtype))
-        if learn_log_z:
+        self._initial_log_z = 0.0 if self.structure is not None else getattr(self.loss, "log_z", LOG_Z)
+        constant = torch.tensor(self._initial_log_z, dtype=sum_dtype(self.weight.dtype))
+        if getattr(self.loss, "learn_log_z", False):
             self.log_z = nn.Parameter(constant)
         else:
             self.register_buffer("log_z", constant)
-        self._initial_log_z = float(log_z)
         self._wrong_targets = WrongTargets()
         if device is not None or dtype is not None:
             self.to(device, dtype)
@@ -152,7 +139,7 @@ class OutputLayer(nn.Module):
                 self.structure.start_(self.bias)
                 return
             self.bias.copy_(self.noise.log_target_probs())
-            if LOSSES.find(self.loss_name).scores_odds:
+            if self.loss.scores_odds:
                 self.bias.sub_(self.noise.log_probs_V).sub_(math.log(self.num_noise))
             else:
                 self.bias.add_(self.log_z)
@@ -162,20 +149,21 @@ class OutputLayer(nn.Module):
         own = {} if self.structure is None else self.structure.tables()
         return {"weight": self.weight, "bias": self.bias, **{f"structure.{name}": own[name] for name in own}}
 
-    def set_form(self, *, max_distinct_targets: int | None = None, room: Sequence[int] | None = None) -> None:
-        """Change how the loss is computed, and so its speed, not its value. None changes nothing.
+    @property
+    def loss_name(self) -> str:
+        """The name of the loss."""
+        return self.loss.name
 
-        `max_distinct_targets` is the largest number
-        of different targets in a chunk: with it `chunk-bnce` merges equal ones on a GPU. A chunk with more of them has
-        a loss of NaN, and the next call raises. `room` is, for each tail of `adaptive-softmax`, the largest number
-        of targets that a chunk has there (`structure.places_CV` has the places that a
-        word takes). On a GPU a chunk that needs more has a loss of NaN,
-        and `check()` raises.
+    def configure(self, *, max_distinct_targets: int | None = None, room: Sequence[int] | None = None) -> None:
+        """Give counts of a text, which change how fast the loss is computed, not its value. None changes nothing.
+
+        `max_distinct_targets` is the largest number of different targets in a chunk: with it the chunk losses merge
+        equal ones on a GPU. A chunk with more of them has a loss of NaN, and the next call raises. `room` is, for each
+        tail of `adaptive-softmax`, the largest number of targets that a chunk has there (`structure.places_CV` has the
+        places that a word takes). On a GPU a chunk that needs more has a loss of NaN, and `check()` raises.
         """
         if max_distinct_targets is not None:
-            if max_distinct_targets < 1:
-                raise UserError(f"max_distinct_targets is {max_distinct_targets}: give 1 or more.")
-            self.max_distinct_targets = max_distinct_targets
+            self.max_distinct_targets = whole_number("max_distinct_targets", max_distinct_targets, 1)
         if room is not None:
             if self.structure is None or self.structure.places_CV is None:
                 raise UserError(f"The loss {self.loss_name} has no parts to make room in: leave out room.")
@@ -191,17 +179,16 @@ class OutputLayer(nn.Module):
         position for `chunk-bnce`, the same for all positions of one sequence, so that a sequence is not its own noise:
         for sequences of different lengths as (N, D), without padding.
         """
-        kind = LOSSES.find(self.loss_name)
         hidden_TBD, target_TB, mask_TB, stream_TB = as_chunk(
-            kind, self.hidden_size, hidden, targets, mask, streams, batch_first=self.batch_first
+            self.loss, self.hidden_size, hidden, targets, mask, streams, batch_first=self.batch_first
         )
         hidden_TBD = fitted(hidden_TBD, self.weight)
-        has_noise = not lacks_noise(kind, target_TB.shape[1], self.num_noise, stream_TB)
+        has_noise = not lacks_noise(self.loss, target_TB.shape[1], stream_TB)
         is_compiling = torch.compiler.is_compiling()
         if not is_compiling:
             self._tell_of_wrong_targets()
             if not has_noise and target_TB.numel():
-                warnings.warn(no_noise(kind, target_TB.shape[1]), stacklevel=4)
+                warnings.warn(no_noise(self.loss, target_TB.shape[1]), stacklevel=4)
         wants_counts = self.training and torch.is_grad_enabled() and not is_compiling
         running = self.noise if wants_counts and isinstance(self.noise, Running) else None
         if self._fused is not None and has_noise and running is None:
@@ -216,13 +203,7 @@ class OutputLayer(nn.Module):
             total = self._loss(self._batch(hidden_TBD, target_TB))
             return total if self.reduction == "sum" else total / target_TB.numel()
         counted = count_targets(
-            self.loss_name,
-            target_TB,
-            mask_TB,
-            self.ignore_index,
-            self.num_noise,
-            stream_TB,
-            sum_dtype(self.weight.dtype),
+            self.loss, target_TB, mask_TB, self.ignore_index, stream_TB, sum_dtype(self.weight.dtype)
         )
         target_TB, zero = self._known_words(counted.target_TB)
         if running is not None:
@@ -289,8 +270,8 @@ class OutputLayer(nn.Module):
         bound = "targets that follow the noise have" if most is None else f"max_distinct_targets says ({most})"
         raise UserError(
             f"A chunk of an earlier step had {wrong.num_distinct} different targets, more than {bound}, so its loss "
-            f"was NaN. Give the layer max_distinct_targets={wrong.num_distinct} or more (the number of positions of a "
-            "chunk is always enough), or noise with the counts of these targets."
+            f"was NaN. Call layer.configure(max_distinct_targets={wrong.num_distinct}) or more (the number of "
+            "positions of a chunk is always enough), or noise with the counts of these targets."
         )
 
     def train(self, mode: bool = True) -> Self:
@@ -328,7 +309,7 @@ class OutputLayer(nn.Module):
             noise=self.noise,
             num_noise=self.num_noise,
             drawn=self.drawn,
-            penalty=self.penalty,
+            penalty=getattr(self.loss, "penalty", 0.0),
             tries=self.tries,
             sparse=self.sparse,
             counted=counted,
@@ -408,8 +389,8 @@ class OutputLayer(nn.Module):
 
     def extra_repr(self) -> str:
         """Say in `print(model)` what the layer is, and what is not as by default."""
-        told = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, loss={self.loss_name!r}"
-        usual = {"num_noise": 0, "sparse": False, "batch_first": False, "reduction": "mean"}
+        told = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, loss={self.loss}"
+        usual = {"sparse": False, "batch_first": False, "reduction": "mean"}
         for name, value in (usual | {"ignore_index": IGNORE_INDEX}).items():
             if getattr(self, name) != value:
                 told += f", {name}={getattr(self, name)!r}"
@@ -417,3 +398,24 @@ class OutputLayer(nn.Module):
             return told
         log_z = "unknown" if self.log_z.is_meta else f"{self.log_z.item():.4g}"
         return f"{told}, log_z={log_z}"
+
+
+def _check_noise(loss: Loss, noise: Noise, drawn: Noise | None) -> None:
+    """Refuse noise that cannot be what the loss sees: it would train a wrong model without a word."""
+    num_noise = getattr(loss, "num_noise", 0)
+    if loss.batch_noise != "none" and noise.bent:
+        drawing = " or ".join(
+            name for name, other in LOSSES.items() if "noise" in other.__struct_fields__ and other().normalises
+        )
+        also = ", give this noise as drawn" if num_noise else ""
+        raise UserError(
+            f"The loss {loss.name} takes the other targets of the batch as noise, so {noise.bent} would "
+            "train a wrong model. Give how often each class is a target (bnce.noise.from_targets counts them)"
+            f"{also}, or use the losses {drawing}, which draw their noise."
+        )
+    if drawn is not None and (loss.batch_noise == "none" or not num_noise):
+        raise UserError(
+            f"drawn is for bnce with num_noise above 0, but the loss is {loss}: leave it out, or give it as noise."
+        )
+    if drawn is not None and len(drawn) != len(noise):
+        raise UserError(f"drawn covers {len(drawn)} words but vocab_size is {len(noise)}.")

@@ -43,12 +43,12 @@ def write_text(path: Path, ids: np.ndarray) -> Path:
     return path
 
 
-def train(directory: Path, loss: str, num_noise: int = 0) -> Path:
+def train(directory: Path, loss: str, **settings: object) -> Path:
     place = directory / "corpus"
     if not place.exists():
         splits = {"train": random_ids(12_000), "valid": random_ids(2000, seed=2), "test": random_ids(700, seed=3)}
         write_corpus(place, splits)
-    train_small(directory / loss, place, loss={"name": loss, "num_noise": num_noise}, training=TRAINING)
+    train_small(directory / loss, place, loss={"name": loss, **settings}, training=TRAINING)
     return directory / loss
 
 
@@ -263,7 +263,7 @@ def test_refused(trained: Path, text: Path, tmp_path: Path) -> None:
         calibrate(trained, text=text, out=trained)
     with pytest.raises(UserError, match="There is no text to calibrate on: give text"):
         calibrate(trained, text=[], out=out)
-    for loss in (kind.name for kind in LOSSES if kind.structure is not None):
+    for loss in (name for name, kind in LOSSES.items() if kind.structure):
         exact = make_run(tmp_path / loss, "lstm", loss).path
         with pytest.raises(UserError, match=f"was trained with {loss}, whose scores are exactly normalised: there is"):
             calibrate(exact, text=text, out=out)

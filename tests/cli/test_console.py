@@ -19,7 +19,7 @@ from bnce import __version__, cli
 from bnce.cli.console import print_json, progress_bar
 from bnce.cli.display import Display
 from bnce.cli.help import HelpCommand
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
 
 
 def test_json_is_one_line_of_plain_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,12 +16,9 @@ ROWS = ("rnn-softmax", "rnn-bnce", "rnn-chunk-bnce")
 
 
 def options(corpus: Path, out: Path) -> list[str]:
-    """Write what somebody types for rows of one model, which has no bottleneck."""
-    sizes = settings()
-    place = sizes.index("model.bottleneck_size=7")
-    del sizes[place - 1 : place + 1]
+    """Write what somebody types for rows of one model."""
     rows = ["--rows", ",".join(ROWS), "--device", "cpu", "--json"]
-    return ["experiment", "ltcb", "--corpus", str(corpus), "--out", str(out), *rows, *sizes]
+    return ["experiment", "ltcb", "--corpus", str(corpus), "--out", str(out), *rows, *settings()]
 
 
 def test_started_twice_it_trains_each_row_once(

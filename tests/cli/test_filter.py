@@ -331,7 +331,9 @@ def test_a_run_goes_on(bnce: Command, trained: Path, shards: Path, tmp_path: Pat
 def test_the_report_says_how_probabilities_are_had(bnce: Command, trained: Path, shards: Path, tmp_path: Path) -> None:
     softmax, mixture = shutil.copytree(trained, tmp_path / "softmax"), tmp_path / "mixture.toml"
     config = (softmax / "config.toml").read_text(encoding="utf-8")
-    (softmax / "config.toml").write_text(config.replace('name = "bnce"', 'name = "softmax"'), encoding="utf-8")
+    (softmax / "config.toml").write_text(
+        config.replace('name = "bnce"', 'name = "softmax"').replace("num_noise = 0\n", ""), encoding="utf-8"
+    )
     lines = (f"[[components]]\npath = {str(path)!r}\nweight = 0.5\n" for path in (trained, softmax))
     mixture.write_text("".join(lines), encoding="utf-8")
     for model, sentence in (

@@ -13,7 +13,7 @@ import pytest
 from command import Command
 from typer.models import OptionInfo
 
-from bnce import BODIES, LOSSES, cli
+from bnce import LOSSES, MODELS, cli
 
 NAMES = [command.name or getattr(command.callback, "__name__", "") for command in cli.app.registered_commands]
 RECIPES = {"demo", "ltcb", "news", "obwb", "small", "transformer", "wiki"}
@@ -90,8 +90,8 @@ def test_help_names_every_recipe(bnce: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("bnce train --loss ", LOSSES.names),
-        ("bnce train --model ", BODIES.names),
+        ("bnce train --loss ", LOSSES),
+        ("bnce train --model ", MODELS),
         ("bnce train --loss bnce,bn", []),
         ("bnce train ", [*RECIPES, "more/", "mine.toml"]),
         ("bnce info te", ["text.txt"]),

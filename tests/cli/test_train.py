@@ -254,14 +254,14 @@ class TestRefusals:
         [
             (["wik"], "choose one of demo, ltcb, news, obwb, small, transformer, wiki. Did you mean 'wiki'?"),
             (["wiki", "--model", "relu-lsm"], "Did you mean 'relu-lstm'?"),
-            (["wiki", "--loss", "bcne"], f"Unknown loss 'bcne': choose one of {', '.join(LOSSES.names)}. Did you mean"),
+            (["wiki", "--loss", "bcne"], f"Unknown loss 'bcne': choose one of {', '.join(LOSSES)}. Did you mean"),
             (["missing.toml"], "The recipe file 'missing.toml' does not exist"),
             (["wiki", "--set", "training.epoch=1"], "Did you mean 'epochs'?"),
             (["wiki", "--set", "trainin.epochs=1"], "Did you mean 'training'?"),
             (["wiki", "--set", "epochs"], "write it as section.key=value, such as training.epochs=3."),
-            (["wiki", "--set", "training.epochs=many"], "training] epochs is 'many': it must be of type float."),
-            (["wiki", "--set", "training.epochs=0"], "epochs is 0: it must be above 0 and at most 2147483647."),
-            (["wiki", "--set", "optimiser.learning_rate=-1"], "it must be above 0 and at most 1e+38."),
+            (["wiki", "--set", "training.epochs=many"], "training.epochs is 'many': it must be a number."),
+            (["wiki", "--set", "training.epochs=0"], "epochs is 0: it must be above 0."),
+            (["wiki", "--set", "optimiser.learning_rate=-1"], "optimiser.learning_rate is -1: it must be above 0."),
             (["wiki", "--device", "gpu"], "Unknown device 'gpu': use auto, cpu, cuda or cuda:N."),
         ],
     )

@@ -24,8 +24,6 @@ NUM_VALID = 19 * WINDOW + 7  # two groups of windows, and a last window that end
 SMALL = {
     "model.embedding_size": 6,
     "model.hidden_size": 6,
-    "model.bottleneck_size": 5,
-    "model.order": 4,
     "training.batch_size": 8,
     "training.num_steps": 5,
     "training.epochs": 1,

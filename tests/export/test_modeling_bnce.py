@@ -34,7 +34,8 @@ def pair(request: pytest.FixtureRequest) -> tuple[LanguageModel, BnceForCausalLM
     name, sizes = request.param
     given = small_config(model={"name": name, "order": 4, **sizes}).model
     ours = small_model(name, **{"order": 4, **sizes}).eval()
-    settings = {key: getattr(given, key) for key in ("order", "num_layers", "num_heads", "context")}
+    chosen = ("order", "num_layers", "num_heads", "context")
+    settings = {key: getattr(given, key) for key in chosen if hasattr(given, key)}
     theirs = BnceForCausalLM(BnceConfig(VOCAB_SIZE, name, **SIZES, **settings)).eval()
     theirs.load_state_dict(ours.state_dict())
     theirs.generation_config.suppress_tokens = [UNK]

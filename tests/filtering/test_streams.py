@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_corpus import END, VOCAB_SIZE, random_ids, score_all, small_model
 
-from bnce import BODIES, UserError
+from bnce import MODELS, UserError
 from bnce.filtering import streams
 from bnce.filtering.streams import StreamScorer
 from bnce.language_model import LanguageModel
@@ -50,7 +50,7 @@ def alone(model: LanguageModel, documents: list[np.ndarray], normalised: bool) -
 
 
 @pytest.mark.parametrize("num_streams", [1, 5, 64])
-@pytest.mark.parametrize("body", BODIES.names)
+@pytest.mark.parametrize("body", MODELS)
 def test_a_document_gets_what_it_gets_alone(body: str, num_streams: int) -> None:
     model, documents = make_model(body), make_documents(LENGTHS)
     for normalised, aligned in itertools.product((False, True), (None, False)):  # as on a CPU, and as on a GPU

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from making import draws_all, layer_of
 from torch import Tensor
 
 import bnce
@@ -19,9 +20,9 @@ GPU = torch.device("cuda")
 
 def make(loss: str, **settings: object) -> OutputLayer:
     torch.manual_seed(1)
-    num_noise = 5 if LOSSES.find(loss).draws == "must" else 0
+    num_noise = 5 if draws_all(loss) else 0
     noise = bnce.noise.unigram(torch.arange(V, 0, -1) ** 2)
-    return OutputLayer(D, V, noise, loss=loss, num_noise=num_noise, sparse=True, **settings).to(GPU)  # type: ignore[arg-type]
+    return layer_of(D, V, noise, loss=loss, num_noise=num_noise, sparse=True, **settings).to(GPU)  # type: ignore[arg-type]
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -39,7 +40,7 @@ def no_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("loss", LOSSES.names)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_a_call_makes_nobody_wait(loss: str) -> None:
     layer, (hidden, target) = make(loss), batch()
     for _ in range(2):
@@ -50,7 +51,7 @@ def test_a_call_makes_nobody_wait(loss: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, V, 10**9])
-@pytest.mark.parametrize("loss", LOSSES.names)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_a_target_that_is_no_word_gives_nan_and_the_next_call_says_why(loss: str, wrong: int) -> None:
     layer, (hidden, target) = make(loss), batch()
     assert layer(hidden, target).isfinite()
@@ -81,20 +82,20 @@ def test_more_different_targets_than_the_noise_has_are_told() -> None:
     assert layer(hidden, target).isnan()
     with pytest.raises(UserError, match=f"had {V} different targets, more than targets that follow the noise have"):
         layer.check()
-    layer.set_form(max_distinct_targets=V)
+    layer.configure(max_distinct_targets=V)
     assert layer(hidden, target).isfinite()
 
 
 def test_targets_without_room_are_told() -> None:
     layer, (hidden, _) = make("adaptive-softmax"), batch()
     target = V - 1 - torch.arange(T * B, device=GPU).reshape(T, B) % 200  # rare words alone
-    layer.set_form(room=[1, 1])
+    layer.configure(room=[1, 1])
     assert layer(hidden, target).isnan()
     with pytest.raises(UserError, match=r"more than room says \(1\), so its loss was NaN"):
         layer.check()
     assert layer.structure is not None
     assert layer.structure.places_CV is not None
-    layer.set_form(room=layer.structure.places_CV[:, target.cpu().flatten()].sum(1).tolist())
+    layer.configure(room=layer.structure.places_CV[:, target.cpu().flatten()].sum(1).tolist())
     assert layer(hidden, target).isfinite()
     layer.check()
 
@@ -106,7 +107,7 @@ def test_an_exact_layer_agrees_with_the_cpu() -> None:
     for device in (torch.device("cpu"), GPU):
         layer.to(device).zero_grad(set_to_none=True)
         if layer.structure is not None and layer.structure.places_CV is not None:
-            layer.set_form(room=layer.structure.places_CV[:, target.cpu().flatten()].sum(1).tolist())
+            layer.configure(room=layer.structure.places_CV[:, target.cpu().flatten()].sum(1).tolist())
         own = hidden.detach().to(device).requires_grad_()
         loss_value = layer(own, target.to(device))
         loss_value.backward()

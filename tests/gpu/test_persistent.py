@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from making import model_of
 from torch import Tensor, nn
 
-from bnce.config import ModelConfig
 from bnce.kernels import recurrence
 from bnce.kernels.hopper import persistent
 from bnce.models import build_body, recurrent
@@ -126,7 +126,7 @@ def test_a_graph_gives_the_same_bits_each_time(name: str, B: int) -> None:
 @pytest.mark.parametrize("name", ["lstm", "rnn", "relu-lstm"])
 def test_two_layers_learn_as_step_by_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
-    body = build_body(ModelConfig(name, 30, 200, 25, num_layers=2)).to(GPU)
+    body = build_body(model_of(name, 30, 200, 25, num_layers=2)).to(GPU)
     inputs, state = torch.randn(9, 33, 30, device=GPU), body.initial_state(33)
     results = []
     for setting in ("1", "0"):

@@ -6,9 +6,9 @@ from itertools import compress
 from pathlib import Path
 
 import pytest
+from making import draws_all
 from torch import Tensor
 
-from bnce import LOSSES
 from bnce.machine.processes import World
 from tests.processes.equal_steps import in_processes, train
 
@@ -38,7 +38,7 @@ def test_processes_train_the_same_on_a_gpu(
     backend: str, size: int, in_one: list[dict[str, Tensor]], tmp_path: Path
 ) -> None:
     # What is drawn on a GPU depends on which groups a process has; on a CPU it does not, and is compared there.
-    compared = [size == 1 or LOSSES.find(str(case["loss"])).draws != "must" for case in CASES]
+    compared = [size == 1 or not draws_all(str(case["loss"])) for case in CASES]
     found = in_processes(size, str(tmp_path), [*compress(CASES, compared)], backend)
     for case, one, many in zip(compress(CASES, compared), compress(in_one, compared), found, strict=True):
         for name, tensor in one.items():

@@ -11,28 +11,29 @@ import json
 import pkgutil
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
+from making import draws_all, layer_of, loss_of, model_of, optimiser_of
 from test_rules import Block
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from bnce import LOSSES, Noise, OutputLayer, kernels
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
+from bnce import LOSSES, Noise, kernels
 from bnce.corpus.streams import Chunk
 from bnce.kernels import chunk_nce, chunk_softmax, distinct, log_normaliser, target_scores, targets
 from bnce.kernels.rules import batch_nce, chunk, columns, sampled_softmax, softmax
 from bnce.language_model import LanguageModel
 from bnce.machine.processes import World
-from bnce.recipes.recipe import load_recipe
+from bnce.recipes import load_recipe
+from bnce.registry import Loss, ModelConfig, OptimiserConfig
+from bnce.settings import RunConfig, TrainingConfig
 from bnce.training.step import TrainingStep
 
 V, B, T = 64, 12, 5
-SMALL = ModelConfig(name="relu-lstm", embedding_size=12, hidden_size=20, bottleneck_size=12)
+SMALL = model_of(name="relu-lstm", embedding_size=12, hidden_size=20, bottleneck_size=12)
 # Time steps of a recipe's chunk that are computed: kernels do not depend on their number, and a CPU takes its time.
 RECIPES = {"ltcb": 2, "obwb": 1, "wiki": 2, "transformer": 8}
 
@@ -61,18 +62,18 @@ def only_compile(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) 
 
 
 def train(
-    model: ModelConfig, loss: LossConfig, optimiser: OptimiserConfig, num_streams: int, num_steps: int, precision: str
+    model: ModelConfig, loss: Loss, optimiser: OptimiserConfig, num_streams: int, num_steps: int, precision: str
 ) -> None:
     network = LanguageModel(model, loss, Noise(torch.ones(V)))
     output = network.output
     if output.structure is not None and output.structure.places_CV is not None:
-        output.set_form(room=[num_streams * num_steps] * len(output.structure.places_CV))
+        output.configure(room=[num_streams * num_steps] * len(output.structure.places_CV))
     training = TrainingConfig(batch_size=num_streams, num_steps=num_steps, precision=precision)
     config = RunConfig(model=model, loss=loss, optimiser=optimiser, training=training)
     step = TrainingStep(network, config, World(), torch.device("cpu"))
     words = torch.randint(V, (num_steps + network.num_context, num_streams))
-    for max_distinct in (None, V) if LOSSES.find(loss.name).whole_chunk else (None,):
-        output.set_form(max_distinct_targets=max_distinct)
+    for max_distinct in (None, V) if loss.batch_noise == "streams" else (None,):
+        output.configure(max_distinct_targets=max_distinct)
         for reset in (None, words == 1) if model.name in ("lstm", "rnn") else (None,):
             step(Chunk(words, words[network.num_context :], reset), 1.0, 0)
 
@@ -84,16 +85,16 @@ def steps_of_recipes() -> None:
 
 
 def steps_of_losses() -> None:
-    for kind in LOSSES:
-        loss = LossConfig(name=kind.name, num_noise=7 if kind.draws == "must" else 0)
+    for name in LOSSES:
+        loss = loss_of(name, num_noise=7 if draws_all(name) else 0)
         for precision in ("bf16", "float32"):
-            train(SMALL, loss, OptimiserConfig(name="rowwise"), B, T, precision)
+            train(SMALL, loss, optimiser_of(name="rowwise"), B, T, precision)
 
 
 def steps_of_bodies() -> None:
     for body in ("lstm", "rnn", "relu-rnn", "ffnn"):
         for optimiser in ("sgd", "rowwise", "rowwise-adam"):
-            train(replace(SMALL, name=body), LossConfig(name="bnce"), OptimiserConfig(name=optimiser), B, T, "bf16")
+            train(model_of(body, 12, 20, 12), loss_of(name="bnce"), optimiser_of(name=optimiser), B, T, "bf16")
 
 
 def calls_of_a_layer() -> None:
@@ -102,7 +103,7 @@ def calls_of_a_layer() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         for loss in ("bnce", "chunk-bnce", "chunk-softmax"):
             for num_noise in (0, 7) if loss == "bnce" else (0,):
-                layer = OutputLayer(20, V, torch.ones(V), loss, num_noise=num_noise, max_distinct_targets=V).to(dtype)
+                layer = layer_of(20, V, torch.ones(V), loss, num_noise=num_noise, most=V).to(dtype)
                 hidden = torch.randn(T, B, 20, dtype=dtype, requires_grad=True)
                 layer(hidden, target, target > 3).backward()
 

@@ -17,6 +17,7 @@ def test_every_kernel_compiles_for_a_gpu() -> None:
     """With the sizes of the recipes, with every loss, and in both precisions."""
     pytest.importorskip("triton.backends.nvidia")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=280
     )

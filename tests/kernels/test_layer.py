@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from making import layer_of
 from torch import Tensor
 
 from bnce import OutputLayer, RowwiseAdagrad, RowwiseAdam, UserError, clip_grad_norm_, kernels, noise, rows
@@ -22,7 +23,7 @@ Check = Callable[[Tensor, Tensor, Tensor], None]
 
 
 def make(device: torch.device, loss: str = "bnce", **settings: object) -> OutputLayer:
-    layer = OutputLayer(D, V, COUNTS, loss=loss, **settings).to(device)  # type: ignore[arg-type]
+    layer = layer_of(D, V, COUNTS, loss=loss, **settings).to(device)  # type: ignore[arg-type]
     with torch.no_grad():
         layer.weight.normal_(std=0.5)
     return layer
@@ -68,9 +69,9 @@ def test_drawn_words_are_columns_of_every_step(
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
 def test_batches_first_and_rows_alone(loss: str, chunk: tuple[Tensor, Tensor, Tensor], no_worse: Check) -> None:
     hidden, target, _ = chunk
-    layer = make(hidden.device, loss, batch_first=True, max_distinct_targets=12)
+    layer = make(hidden.device, loss, batch_first=True, most=12)
     hold(layer, no_worse, hidden.transpose(0, 1), target.t())
-    hold(make(hidden.device, loss, max_distinct_targets=12), no_worse, hidden.flatten(0, 1), target.flatten())
+    hold(make(hidden.device, loss, most=12), no_worse, hidden.flatten(0, 1), target.flatten())
 
 
 def test_a_bound_by_the_noise_and_several_blocks(
@@ -85,7 +86,7 @@ def test_a_bound_by_the_noise_and_several_blocks(
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
 def test_where_nothing_counts_the_mean_is_zero(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
     hidden, target, _ = chunk
-    layer = make(hidden.device, loss, max_distinct_targets=12)
+    layer = make(hidden.device, loss, most=12)
     alone = torch.full_like(target, IGNORED)
     for row in (slice(0, 0), 0, slice(None)) if loss == "chunk-bnce" else (slice(0, 0), 0):
         alone[row, 2] = 7  # of one stream only: it finds no noise
@@ -101,7 +102,7 @@ def test_a_target_that_is_no_word_gives_nan_and_harms_nothing(
     hidden, target, _ = chunk
     target = target.clamp(min=0)
     target[2, 3] = wrong
-    layer = make(hidden.device, loss, max_distinct_targets=12)
+    layer = make(hidden.device, loss, most=12)
     found, *gradients = results(layer, hidden, target)
     assert found.isnan()
     assert all(gradient.isfinite().all() for gradient in gradients)
@@ -111,7 +112,7 @@ def test_a_target_that_is_no_word_gives_nan_and_harms_nothing(
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
 def test_parameters_in_two_bytes(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
     hidden, target, _ = chunk
-    layer = make(hidden.device, loss, sparse=True, max_distinct_targets=12)
+    layer = make(hidden.device, loss, sparse=True, most=12)
     exact = results(copy.deepcopy(layer), hidden, target)
     rounded = results(layer.to(torch.bfloat16), hidden, target)
     assert [part.dtype for part in rounded] == [torch.float32] + [torch.bfloat16] * 3
@@ -123,7 +124,7 @@ def test_parameters_in_two_bytes(loss: str, chunk: tuple[Tensor, Tensor, Tensor]
 def test_parameters_in_eight_bytes_take_no_kernel(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
     """Kernels compute in float32."""
     hidden, target, _ = chunk
-    layer = make(hidden.device, loss, sparse=True, max_distinct_targets=12).double()
+    layer = make(hidden.device, loss, sparse=True, most=12).double()
     found = results(copy.deepcopy(layer), hidden, target)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "_HAS_TRITON", False)
@@ -135,7 +136,7 @@ def test_parameters_in_eight_bytes_take_no_kernel(loss: str, chunk: tuple[Tensor
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
 def test_frozen_tables_get_no_gradient(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
     hidden, target, _ = chunk
-    layer = make(hidden.device, loss, max_distinct_targets=12)
+    layer = make(hidden.device, loss, most=12)
     expected = results(copy.deepcopy(layer), hidden, target)[1]
     made: list[Sequence[int]] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -155,7 +156,7 @@ def test_frozen_tables_get_no_gradient(loss: str, chunk: tuple[Tensor, Tensor, T
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
 def test_second_derivatives_are_refused(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
     hidden, target, _ = chunk
-    layer = make(hidden.device, loss, max_distinct_targets=12)
+    layer = make(hidden.device, loss, most=12)
     hidden.requires_grad_()
     with pytest.raises(UserError, match="no second derivatives, so create_graph=True cannot be used"):
         torch.autograd.grad(layer(hidden, target), hidden, create_graph=True)
@@ -173,7 +174,7 @@ def wrong_step(layer: OutputLayer, target: Tensor) -> Tensor:
 @pytest.mark.parametrize("ask", ["forward", "loss_sum", "check", "eval", "state_dict"])
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
 def test_the_reason_of_a_nan_is_told_later_and_once(loss: str, ask: str, device: torch.device) -> None:
-    layer = make(device, loss, max_distinct_targets=V)
+    layer = make(device, loss, most=V)
     model = torch.nn.ModuleList([layer])
     hidden, target = torch.randn(T, B, D, device=device), torch.randint(0, V, (T, B), device=device)
     asked = {
@@ -203,7 +204,7 @@ def test_too_many_different_targets_are_told_later(
 ) -> None:
     monkeypatch.setattr(fused_chunk_nce, "COLUMNS", 1)
     monkeypatch.setattr(fused_chunk_nce, "MIN_POSITIONS", 1)
-    layer = make(device, "chunk-bnce", max_distinct_targets=most)
+    layer = make(device, "chunk-bnce", most=most)
     monkeypatch.setattr(layer.noise, "max_distinct", lambda num_drawn: 5)
     target = torch.arange(T * B, device=device).reshape(T, B)
     assert wrong_step(layer, target % 5).isfinite()
@@ -248,7 +249,7 @@ def test_targets_of_other_losses_are_replaced_and_told(device: torch.device) -> 
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
 def test_a_batch_of_one_stream_has_no_loss(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
     hidden, target, mask = chunk
-    layer = make(hidden.device, loss, max_distinct_targets=12)
+    layer = make(hidden.device, loss, most=12)
     for given in ((target[:, :1].clamp(min=0),), (target[:, :1], mask[:, :1])):
         assert not any(part.any() for part in results(copy.deepcopy(layer), hidden[:, :1], *given))
     with pytest.raises(UserError, match="but the batch has 1"):

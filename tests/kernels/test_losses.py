@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import bnce
-from bnce import OutputBatch, kernels
-from bnce.losses import get_loss
+from bnce import LOSSES, OutputBatch, kernels
+from bnce.losses import compute
 from bnce.losses.sampled_softmax import sampled_softmax_
 
 T, B, D, V = 3, 6, 8, 30
@@ -38,7 +38,7 @@ def loss_and_gradients(
         penalty=PENALTY,
     )
     batch = dataclasses.replace(batch, **changes)
-    loss = get_loss(name)(batch)
+    loss = compute(LOSSES[name]()).total(batch)
     wanted = leaves if name != "softmax" else leaves[:3]
     return [loss, *torch.autograd.grad(2 * loss, wanted)]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from making import model_of
 from torch import Tensor, nn
 
-from bnce.config import ModelConfig
 from bnce.kernels import recurrence
 from bnce.kernels.recurrence_sizes import MULTIPLE, Sizes
 from bnce.models import build_body
@@ -78,7 +78,7 @@ def test_two_layers_equal_the_plain_ones(
     name: str, has_resets: bool, device: torch.device, no_worse: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns of zeros that one layer leaves behind are none of the next one's input."""
-    body = build_body(ModelConfig(name, E, H, 5, num_layers=2)).to(device)
+    body = build_body(model_of(name, E, H, 5, num_layers=2)).to(device)
     inputs, state = torch.randn(T, B, E, device=device), body.initial_state(B)
     state = tuple(torch.randn_like(part) for part in state)
     grad = torch.randn(T, B, body.output_size, device=device)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from making import optimiser_of
 from torch import Tensor
 
 from bnce import rows as plain
-from bnce.config import OptimiserConfig
 from bnce.kernels import rows as fast
 from bnce.optimisers import build_optimiser
 from bnce.optimisers.exchange import number
@@ -94,7 +94,7 @@ def test_row_wise_adam_of_the_trainer_equals_the_plain_one(device: torch.device,
     models = []
     for deterministic in (False, True):  # which the plain functions are
         model = tiny.build(loss).to(device)
-        optimiser = build_optimiser(model, OptimiserConfig("rowwise-adam"), deterministic=deterministic)
+        optimiser = build_optimiser(model, optimiser_of("rowwise-adam"), deterministic=deterministic)
         for step in range(4):
             tiny.compute_gradients(model, step, num_words=tiny.V // (2 + step % 2))
             tiny.step(optimiser)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from making import layer_of
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
@@ -41,12 +42,10 @@ KINDS = {
     "bnce by row": Kind("bnce", {"learn_log_z": True, "sparse": True}),
     "bnce with drawn words": Kind("bnce", {"learn_log_z": True, "num_noise": K}),
     "chunk-bnce": Kind("chunk-bnce", {"learn_log_z": True}),
-    "chunk-bnce with words merged": Kind("chunk-bnce", {"learn_log_z": True, "max_distinct_targets": 12}),
-    "chunk-bnce with words merged, by row": Kind(
-        "chunk-bnce", {"learn_log_z": True, "max_distinct_targets": 12, "sparse": True}
-    ),
+    "chunk-bnce with words merged": Kind("chunk-bnce", {"learn_log_z": True, "most": 12}),
+    "chunk-bnce with words merged, by row": Kind("chunk-bnce", {"learn_log_z": True, "most": 12, "sparse": True}),
     "chunk-softmax": Kind("chunk-softmax", {"penalty": PENALTY}),
-    "chunk-softmax with words merged": Kind("chunk-softmax", {"penalty": PENALTY, "max_distinct_targets": 12}),
+    "chunk-softmax with words merged": Kind("chunk-softmax", {"penalty": PENALTY, "most": 12}),
     "softmax": Kind("softmax", {}),
     "self-normalised-softmax": Kind("self-normalised-softmax", {"penalty": PENALTY}),
     "sampled-softmax": Kind("sampled-softmax", {"num_noise": K}),
@@ -150,7 +149,7 @@ def test_gradients_are_those_of_the_weighted_loss(
 ) -> None:
     kind = KINDS[name]
     generator = torch.Generator().manual_seed(5)
-    layer = OutputLayer(D, V, torch.arange(1, V + 1), loss=kind.loss, reduction=reduction, **kind.options)  # type: ignore[arg-type]
+    layer = layer_of(D, V, torch.arange(1, V + 1), loss=kind.loss, reduction=reduction, **kind.options)  # type: ignore[arg-type]
     with torch.no_grad():
         layer.weight.normal_(std=0.5, generator=generator)
     calls = []

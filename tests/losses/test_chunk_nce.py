@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from making import layer_of
 
-from bnce import OutputBatch, OutputLayer, UserError
+from bnce import OutputBatch, UserError
 from bnce.losses.batch_nce import batch_nce
 from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.chunk_nce import NCE, all_pairs_nce, chunk_loss_by_position, chunk_nce
@@ -123,5 +124,5 @@ def test_refuses_one_stream_and_drawn_noise(make_batch: MakeBatch, B: int, told:
 
 def test_without_a_penalty_nothing_promises_the_constant() -> None:
     counts = torch.ones(30)
-    assert OutputLayer(4, 30, counts, loss="chunk-softmax").normalises
-    assert not OutputLayer(4, 30, counts, loss="chunk-softmax", penalty=0.0).normalises
+    assert layer_of(4, 30, counts, loss="chunk-softmax").normalises
+    assert not layer_of(4, 30, counts, loss="chunk-softmax", penalty=0.0).normalises

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from making import layer_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bnce
 from bnce import LOSSES, UserError
-from bnce.config import LossConfig
-from bnce.kinds.kind import load
+from bnce.losses import compute
 from tests.losses import by_equation
 
 T, B, D, V = 3, 7, 12, 40
@@ -24,7 +24,7 @@ COUNTS = (500 / torch.arange(1, V + 1)).ceil()[torch.randperm(V, generator=torch
 def build(**options: Any) -> bnce.OutputLayer:
     """Make a layer away from its start, over words that do not stand in the order of their frequencies."""
     torch.manual_seed(1)
-    layer = bnce.OutputLayer(D, V, COUNTS, LOSS, **options)
+    layer = layer_of(D, V, COUNTS, LOSS, **options)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter += 0.5 * torch.randn(parameter.shape)
@@ -52,7 +52,7 @@ class WithoutHost(TorchDispatchMode):
 @pytest.mark.parametrize(("T", "B"), [(1, 1), (3, 7), (2, 40)])
 @pytest.mark.parametrize("by", ["sum", "each"])
 def test_equals_the_reference_with_its_gradients(T: int, B: int, by: str) -> None:
-    kind, layer = LOSSES.find(LOSS), build()
+    computed, layer = compute(LOSSES[LOSS]()), build()
     hidden_TBD, target_TB = hidden_and_targets(T, B)
     target_TB[0] = target_TB[0, 0]
     hidden_TBD.requires_grad_()
@@ -61,7 +61,7 @@ def test_equals_the_reference_with_its_gradients(T: int, B: int, by: str) -> Non
     expected = by_equation.adaptive_softmax(batch)
     assert expected.dtype == torch.float64
     wanted = torch.autograd.grad(expected, leaves, allow_unused=True)
-    found = kind.load()(batch) if by == "sum" else load(str(kind.each_by))(batch).sum()
+    found = computed.total(batch) if by == "sum" else computed.each(batch).sum()
     assert found.item() == pytest.approx(expected.item(), rel=64 * EPS)
     for own, other in zip(torch.autograd.grad(found, leaves), wanted, strict=True):
         other = torch.zeros_like(own) if other is None else other
@@ -112,22 +112,18 @@ def test_the_loss_is_minus_the_log_probability() -> None:
 
 
 def test_it_starts_at_the_unigram() -> None:
-    layer = bnce.OutputLayer(D, V, COUNTS, LOSS)
+    layer = layer_of(D, V, COUNTS, LOSS)
     log_prob_V = layer.all_scores(torch.zeros(1, D))[0]
     torch.testing.assert_close(log_prob_V, (COUNTS / COUNTS.sum()).log(), rtol=1e-5, atol=1e-5)
 
 
 def test_what_it_has_no_use_for_is_refused() -> None:
     with pytest.raises(UserError, match=r"bnce\.noise\.Running counts them while it trains: give the counts"):
-        bnce.OutputLayer(D, V, bnce.noise.Running(V), LOSS)
-    with pytest.raises(UserError, match=r"loss\.learn_log_z is on"):
-        LossConfig(LOSS, learn_log_z=True)
-    with pytest.raises(UserError, match=f"loss.noise is uniform with loss.noise_power 1, but {LOSS} has no noise"):
-        LossConfig(LOSS, noise="uniform")
+        layer_of(D, V, bnce.noise.Running(V), LOSS)
 
 
 def test_a_state_fits_a_layer_of_the_same_counts() -> None:
-    trained, other = build(), bnce.OutputLayer(D, V, COUNTS, LOSS)
+    trained, other = build(), layer_of(D, V, COUNTS, LOSS)
     other.load_state_dict(trained.state_dict())
     hidden_ND, target_N = hidden_and_targets(9)
     assert torch.equal(other.log_probs(hidden_ND, target_N), trained.log_probs(hidden_ND, target_N))
@@ -139,9 +135,9 @@ def test_a_step_makes_no_shape_of_the_data() -> None:
     hidden_TBD, target_TB = hidden_and_targets(T, B)
     assert layer.structure is not None
     if (places_CV := layer.structure.places_CV) is not None:
-        layer.set_form(room=places_CV[:, target_TB.flatten()].sum(1).tolist())
+        layer.configure(room=places_CV[:, target_TB.flatten()].sum(1).tolist())
     batch = layer._batch(hidden_TBD.requires_grad_(), target_TB)
     with WithoutHost():
-        LOSSES.find(LOSS).load()(batch).backward()
+        compute(LOSSES[LOSS]()).total(batch).backward()
     with pytest.raises(AssertionError, match="waits"), WithoutHost():
         target_TB[target_TB > 3].tolist()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from making import draws_all, layer_of
 from torch import Tensor
 
 from bnce import LOSSES, OutputLayer, UserError
@@ -17,9 +18,9 @@ COUNTS = torch.arange(1, V + 1)
 
 def build(loss: str = "bnce", **options: Any) -> OutputLayer:
     torch.manual_seed(1)
-    if LOSSES.find(loss).draws == "must":
+    if draws_all(loss):
         options.setdefault("num_noise", K)
-    return OutputLayer(D, V, COUNTS, loss, **options)
+    return layer_of(D, V, COUNTS, loss, **options)
 
 
 def hidden_and_targets() -> tuple[Tensor, Tensor]:
@@ -34,7 +35,7 @@ def refusal(call: Any, *arguments: Any, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
-@pytest.mark.parametrize("loss", LOSSES.names)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_word_ids_may_be_whole_numbers_of_any_width(loss: str, dtype: torch.dtype) -> None:
     """As an index, uint8 would be a mask."""
     layer, (hidden, targets) = build(loss), hidden_and_targets()
@@ -80,7 +81,7 @@ def test_a_mask_has_no_weights() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("loss", LOSSES.names)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_hidden_states_may_be_of_another_type_than_the_layer(loss: str, dtype: torch.dtype) -> None:
     """They are cast to the layer's type, so the answers are those of the same numbers in it."""
     layer, (hidden, targets) = build(loss), hidden_and_targets()
@@ -102,7 +103,7 @@ def test_hidden_states_may_be_of_another_type_than_the_layer(loss: str, dtype: t
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (T, 2), (2, 1, 3), (0, 2)])
-@pytest.mark.parametrize("loss", LOSSES.names)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_scores_are_for_positions_in_any_number_of_dimensions(loss: str, shape: tuple[int, ...]) -> None:
     layer = build(loss)
     hidden = torch.randn(*shape, D, generator=torch.Generator().manual_seed(2))

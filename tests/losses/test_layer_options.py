@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from typing import Any
 
 import pytest
 import torch
+from making import draws_all, layer_of
 
+import bnce
 from bnce import LOSSES, OutputLayer, UserError, noise
 
 V, D, K = 20, 4, 7
@@ -15,47 +18,41 @@ COUNTS = torch.arange(1, V + 1)
 
 
 def build(loss: str = "bnce", **options: Any) -> OutputLayer:
-    if LOSSES.find(loss).draws == "must":
+    if draws_all(loss):
         options.setdefault("num_noise", K)
-    return OutputLayer(D, V, COUNTS, loss, **options)
+    return layer_of(D, V, COUNTS, loss, **options)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"log_z": float("nan")}, "log_z is nan: give a finite number."),
-        ({"log_z": float("inf")}, "log_z is inf: give a finite number."),
-        ({"log_z": None}, "log_z is None: give a finite number."),
-        ({"log_z": "9"}, "log_z is '9': give a finite number."),
-        ({"num_noise": -1}, "num_noise is -1: give 0 or more."),
-        ({"num_noise": 2.5}, "num_noise is 2.5: give a whole number of 0 or more."),
-        ({"penalty": float("nan")}, "penalty is nan: give a finite number."),
         ({"ignore_index": None}, "ignore_index is None: give a whole number."),
         ({"ignore_index": 1.5}, "ignore_index is 1.5: give a whole number."),
         ({"reduction": None}, "Unknown reduction None: choose one of mean, sum, none."),
         ({"reduction": "avg"}, "Unknown reduction 'avg': choose one of mean, sum, none."),
-        ({"loss": "chunk-bnce", "num_noise": 5}, "num_noise is 5, but the loss chunk-bnce has no use for it: "),
-        ({"loss": "softmax", "num_noise": 5}, "num_noise is 5, but the loss softmax has no use for it: leave it out."),
-        ({"penalty": -1.0}, "penalty is -1"),
-        ({"loss": "chunk-bnce", "penalty": 0.0}, "penalty is 0.0, but the loss chunk-bnce has no use for it: leave it"),
-        ({"penalty": 0.5}, "penalty is 0.5, but the loss bnce has no use for it: leave it out."),
-        ({"loss": "adaptive-softmax", "log_z": 3.0}, "log_z is 3.0, but the loss adaptive-softmax has no use for it: "),
-        (
-            {"loss": "adaptive-softmax", "learn_log_z": True},
-            "learn_log_z is on, but adaptive-softmax is exactly normalised ",
-        ),
+        ({"loss": "softmx"}, "Unknown loss 'softmx': choose one of softmax, "),
+        ({"loss": bnce.BatchNce}, "Unknown loss <class 'bnce.registry.BatchNce'>: choose one of softmax, "),
     ],
 )
 def test_options_that_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        build(**options)
+        OutputLayer(D, V, COUNTS, **options)
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("loss", LOSSES.names)
-def test_what_is_as_it_would_be_anyway_is_taken(loss: str) -> None:
-    build(loss, log_z=9.0, penalty=0.1, replacement=True)
-    assert build("bnce", log_z=torch.tensor(2.5), num_noise=torch.tensor(3)).log_z.item() == 2.5
+@pytest.mark.parametrize("loss", ["softmax", "sampled-softmax"])
+def test_a_constant_that_nothing_is_held_at_is_not_learned(loss: str) -> None:
+    """It was taken once, and trained nothing."""
+    with pytest.raises(UserError, match=f"^loss.learn_log_z is on, but {loss} has no constant Z as it is set: leave"):
+        build(loss, learn_log_z=True)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_is_a_name_or_a_record(loss: str) -> None:
+    by_name, by_record = OutputLayer(D, V, COUNTS, loss), OutputLayer(D, V, COUNTS, LOSSES[loss]())
+    assert by_name.loss == by_record.loss
+    assert by_name.loss_name == loss
+    assert len(inspect.signature(OutputLayer).parameters) <= 13
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,7 @@ def test_what_is_as_it_would_be_anyway_is_taken(loss: str) -> None:
 )
 def test_sizes_that_are_refused(sizes: tuple[Any, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        OutputLayer(*sizes, COUNTS)
+        layer_of(*sizes, COUNTS)
     assert str(caught.value) == message
 
 
@@ -86,19 +83,20 @@ def test_sizes_that_are_refused(sizes: tuple[Any, Any], message: str) -> None:
 )
 def test_counts_that_are_no_numbers_by_class(counts: Any, what: str) -> None:
     with pytest.raises(UserError) as caught:
-        OutputLayer(D, V, counts)
+        layer_of(D, V, counts)
     assert str(caught.value).startswith(
         f"Counts or probabilities are {what}: give one number per class id, in a list, a tensor or an array"
     )
 
 
 def test_a_layer_says_what_it_is() -> None:
-    assert f"{build(log_z=9.21)}".startswith("OutputLayer(\n  hidden_size=4, vocab_size=20, loss='bnce', log_z=9.21\n")
-    assert build("snce").extra_repr() == "hidden_size=4, vocab_size=20, loss='snce', num_noise=7, log_z=9"
+    told = "OutputLayer(\n  hidden_size=4, vocab_size=20, loss=BatchNce(log_z=9.21), log_z=9.21\n"
+    assert f"{build(log_z=9.21)}".startswith(told)
+    assert build("snce").extra_repr() == "hidden_size=4, vocab_size=20, loss=SharedNce(num_noise=7), log_z=9"
     changed = build(sparse=True, batch_first=True, reduction="sum", ignore_index=0).extra_repr()
     assert changed.endswith("sparse=True, batch_first=True, reduction='sum', ignore_index=0, log_z=9")
     assert f"{build()}".endswith("\n  (noise): Noise(vocab_size=20)\n)")
     assert f"{noise.Running(5)}" == "Running(vocab_size=5, decay=0.9999, every=256)"
-    assert build("adaptive-softmax").extra_repr() == "hidden_size=4, vocab_size=20, loss='adaptive-softmax'"
+    assert build("adaptive-softmax").extra_repr() == "hidden_size=4, vocab_size=20, loss=AdaptiveSoftmax()"
     with torch.device("meta"):
         assert build().extra_repr().endswith("log_z=unknown")

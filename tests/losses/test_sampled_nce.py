@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce import OutputBatch, UserError
-from bnce.losses import get_loss
+from bnce import LOSSES, OutputBatch, UserError
+from bnce.losses import compute
 from tests.losses import reference
 
 EPS = torch.finfo(torch.float32).eps
@@ -58,7 +58,7 @@ def magnitude(batch: OutputBatch, noise_TBK: Tensor) -> float:
 
 def assert_equal_to_reference(batch: OutputBatch, name: str) -> None:
     noise_TBK = draw(batch, name)
-    loss = get_loss(name)(batch)
+    loss = compute(LOSSES[name]()).total(batch)
     loss.backward()
     exact = dataclasses.replace(
         batch, **{key: getattr(batch, key).detach().double().requires_grad_() for key in PARAMETERS}
@@ -96,15 +96,15 @@ def test_nce_draws_for_each_position_and_snce_for_each_step(make_batch: Callable
     batch = make_batch(2, 3, 5)
     sample = batch.noise.sample
     batch.noise.sample = lambda shape, generator=None: shapes.append(tuple(shape)) or sample(shape, generator)
-    get_loss("nce")(batch)
-    get_loss("snce")(batch)
+    compute(LOSSES["nce"]()).total(batch)
+    compute(LOSSES["snce"]()).total(batch)
     assert shapes == [(2, 3, 5), (2, 5)]
 
 
 @pytest.mark.parametrize(("name", "written"), [("nce", "NCE"), ("snce", "S-NCE")])
 def test_no_noise_words_are_refused(make_batch: Callable[..., OutputBatch], name: str, written: str) -> None:
     with pytest.raises(UserError) as caught:
-        get_loss(name)(make_batch(1, 3, 0))
+        compute(LOSSES[name]()).total(make_batch(1, 3, 0))
     assert str(caught.value) == (
         f"{written} needs noise words, but num_noise is 0: set it to 1 or more (the paper uses 100)."
     )

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce import OutputBatch, UserError
-from bnce.losses import get_loss
+from bnce import LOSSES, OutputBatch, UserError
+from bnce.losses import compute
 from bnce.losses.softmax import chunked_cross_entropy, cross_entropies
 from tests.losses import reference
 
@@ -157,4 +157,4 @@ def test_the_loss_by_name_sums_over_valid_positions(make_batch: Callable[..., Ou
     expected = reference.softmax_loss(
         batch.hidden_TBD[valid_TB], batch.weight_VD, batch.bias_V, batch.target_TB[valid_TB]
     )
-    assert get_loss("softmax")(batch).item() == pytest.approx(expected.item(), rel=1e-6)
+    assert compute(LOSSES["softmax"]()).total(batch).item() == pytest.approx(expected.item(), rel=1e-6)

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import pytest
 import torch
+from making import model_of
 from torch import Tensor
 
-from bnce import BODIES
-from bnce.config import ModelConfig
+from bnce import MODELS
 from bnce.models import architecture, build_body, recurrent
 from bnce.models.feedforward import FeedForward
 from bnce.models.recurrent import Recurrent
 
 E, H, BOTTLENECK, B = 5, 7, 4, 3
-PAPERS = [kind.name for kind in BODIES if kind.tables]
-RECURRENT = [kind.name for kind in BODIES if kind.carries_state]
+PAPERS = [name for name in MODELS if name != "transformer"]
+RECURRENT = [name for name, kind in MODELS.items() if kind.carries_state]
 every_depth = pytest.mark.parametrize("num_layers", [1, 2, 3])
 EPS = torch.finfo(torch.float32).eps
 
 
 def body(name: str, num_layers: int = 0, *, dropout: float = 0.0, order: int = 5) -> FeedForward | Recurrent:
     torch.manual_seed(1)
-    return build_body(ModelConfig(name, E, H, BOTTLENECK, order=order, num_layers=num_layers, dropout=dropout))
+    return build_body(model_of(name, E, H, BOTTLENECK, order=order, num_layers=num_layers, dropout=dropout))
 
 
 def embedded(num_words: int) -> Tensor:
@@ -122,7 +122,7 @@ def test_recurrent_layers_are_the_textbook_s(name: str, num_layers: int) -> None
 @pytest.mark.parametrize("name", ["rnn", "lstm", "relu-lstm"])
 def test_a_body_under_autocast_trains_like_one_in_float32(name: str) -> None:
     torch.manual_seed(1)
-    network, input_TBE, found = build_body(ModelConfig(name, 6, 8, 4, num_layers=2)), torch.randn(5, 3, 6), []
+    network, input_TBE, found = build_body(model_of(name, 6, 8, 4, num_layers=2)), torch.randn(5, 3, 6), []
     for is_narrow in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_narrow):
             hidden_TBD, state = network(input_TBE, network.initial_state(3))
@@ -166,7 +166,7 @@ def test_ffnn_is_the_n_gram_built_by_hand(order: int) -> None:
             torch.testing.assert_close(found_TBD[t, b], expected, rtol=1e-5, atol=16 * EPS)
 
 
-@pytest.mark.parametrize("name", BODIES.names)
+@pytest.mark.parametrize("name", MODELS)
 def test_dropout_is_for_training_only(name: str) -> None:
     dropping, plain = body(name, dropout=0.5), body(name)
     words = embedded(plain.num_context + 6)
@@ -197,6 +197,6 @@ def test_the_state_is_where_and_what_the_weights_are() -> None:
     ],
 )
 def test_architecture_is_written_as_in_table_1(name: str, written: str) -> None:
-    assert architecture(ModelConfig(name)) == written
+    assert architecture(model_of(name)) == written
     if name in RECURRENT:
-        assert architecture(ModelConfig(name, num_layers=2)) == written.replace("600(R)", "2×600(R)")
+        assert architecture(model_of(name, num_layers=2)) == written.replace("600(R)", "2×600(R)")

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import pytest
 import torch
+from making import loss_of, model_of
 from small_corpus import END
 from torch import Tensor
 
-from bnce import BODIES, noise
-from bnce.config import LossConfig, ModelConfig
+from bnce import MODELS, noise
 from bnce.language_model import LanguageModel
-from bnce.models import State
+from bnce.models.body import State
 
 V, T, B = 11, 9, 4
 # By stream: none; one inside; the first and the last place; neighbours.
 RESETS = {1: [4], 2: [0, T - 1], 3: [2, 3, 6]}
-every_body = pytest.mark.parametrize("name", BODIES.names)
+every_body = pytest.mark.parametrize("name", MODELS)
 
 
 def make_model(name: str) -> LanguageModel:
     torch.manual_seed(3)
-    layers = 2 if "num_layers" in BODIES.find(name).sizes else 0
-    config = ModelConfig(name, 6, 8, 5, order=4, num_layers=layers, num_heads=2 * BODIES.find(name).attends, context=T)
-    model = LanguageModel(config, LossConfig(), noise.unigram(torch.ones(V))).double()
+    config = model_of(name, 6, 8, 5, order=4, num_layers=2, num_heads=2 * MODELS[name].attends, context=T)
+    model = LanguageModel(config, loss_of(), noise.unigram(torch.ones(V))).double()
     for parameter in model.body.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     return model

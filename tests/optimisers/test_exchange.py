@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bnce.machine.world import World
+from making import optimiser_of
 from torch import Tensor
 
-from bnce.config import OptimiserConfig
+from bnce.machine.processes import World
 from bnce.optimisers import build_optimiser
 from bnce.optimisers.exchange import compact, gather_rows, number
 from bnce.optimisers.gradients import merge_rows
@@ -48,7 +48,7 @@ def test_numbers_at_a_fixed_shape() -> None:
 
 def test_a_step_never_gathers_more_different_rows_than_there_is_room_for() -> None:
     """Of 100 words of the text at most 40 are different; whatever else is gathered may be."""
-    optimiser = build_optimiser(tiny.build(), OptimiserConfig())
+    optimiser = build_optimiser(tiny.build(), optimiser_of())
     assert optimiser._capacity(100, V, 1) == V
     assert optimiser._capacity(100, 1000, 1) == 100, "nothing was counted"
     optimiser.words_of_text = 100, 40

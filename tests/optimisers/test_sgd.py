@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from making import optimiser_of
 
-from bnce.config import OptimiserConfig
 from bnce.optimisers import build_optimiser
 from tests.optimisers import tiny
 from tests.optimisers.tiny import EPS, assert_same_parameters, build, compute_gradients, dense_gradients
@@ -15,7 +15,7 @@ from tests.optimisers.tiny import EPS, assert_same_parameters, build, compute_gr
 @pytest.mark.parametrize("clip_norm", [0.05, 1000.0])
 def test_sgd_is_torch_s_sgd_with_dense_gradients(loss: str, clip_norm: float) -> None:
     found, expected = build(loss), build(loss)
-    ours = build_optimiser(found, OptimiserConfig("sgd", learning_rate=0.4, clip_norm=clip_norm))
+    ours = build_optimiser(found, optimiser_of("sgd", learning_rate=0.4, clip_norm=clip_norm))
     theirs = torch.optim.SGD(expected.parameters(), lr=0.4)
     for step, factor in enumerate((1.0, 1.0, 0.5)):
         compute_gradients(found, step)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
+from making import loss_of, model_of
 from torch import Tensor
 
-from bnce import noise
-from bnce.config import LossConfig, ModelConfig
+from bnce import LOSSES, noise
 from bnce.language_model import LanguageModel
 from bnce.optimisers import Optimiser
 from bnce.optimisers.gradients import Gradients
@@ -18,9 +18,8 @@ EPS = torch.finfo(torch.float32).eps
 def build(loss: str = "bnce") -> LanguageModel:
     """Make a model away from its start, where the gradients of B-NCE nearly cancel."""
     torch.manual_seed(1)
-    model = LanguageModel(
-        ModelConfig("relu-lstm", 5, 7, 4), LossConfig(loss, learn_log_z=True), noise.unigram(torch.arange(V, 0, -1))
-    )
+    record = loss_of(loss, learn_log_z=LOSSES[loss]().normalises)
+    model = LanguageModel(model_of("relu-lstm", 5, 7, 4), record, noise.unigram(torch.arange(V, 0, -1)))
     with torch.no_grad():
         model.embedding.mul_(10)
         model.output.weight.mul_(20)

@@ -8,14 +8,15 @@ import os
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from making import draws_all, loss_of, model_of, optimiser_of
 from small_corpus import END
 from torch import Tensor
 
-from bnce import LOSSES, noise
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
+from bnce import noise
 from bnce.corpus.streams import Chunk
 from bnce.language_model import LanguageModel
 from bnce.machine.processes import World
+from bnce.settings import RunConfig, TrainingConfig
 from bnce.training.step import TrainingStep
 
 V, B, T, G = 60, 4, 5, 4
@@ -61,16 +62,16 @@ def train(
 ) -> dict[str, Tensor]:
     """Train as one of the processes, in float64 on a CPU and in float32 on a GPU; give what all of them keep."""
     torch.manual_seed(7)
-    num_noise = 6 if LOSSES.find(loss).draws == "must" else 0
+    of_loss = {"num_noise": 6} if draws_all(loss) else {}
+    if loss == "sampled-softmax":
+        of_loss["replacement"] = replacement
     # Row-wise Adam takes steps of its rate whatever the gradient: at 0.3 words would jump, and rounding errors grow.
     rate = 0.01 if optimiser == "rowwise-adam" else 0.3
     config = RunConfig(
-        model=ModelConfig(
-            name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=num_layers, dropout=dropout
-        ),
-        loss=LossConfig(name=loss, num_noise=num_noise, replacement=replacement),
-        optimiser=OptimiserConfig(
-            name=optimiser, learning_rate=rate, body_learning_rate=0.01, clip_norm=clip_norm, gradient="tokens"
+        model=model_of(body, 6, 7, 5, num_layers=num_layers, dropout=dropout),
+        loss=loss_of(loss, **of_loss),
+        optimiser=optimiser_of(
+            optimiser, learning_rate=rate, body_learning_rate=0.01, clip_norm=clip_norm, gradient="tokens"
         ),
         training=TrainingConfig(
             batch_size=B, num_steps=T, groups=G, seed=3, precision="float32", deterministic=in_order

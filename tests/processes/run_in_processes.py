@@ -11,12 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from making import loss_of, model_of, optimiser_of
 
 from bnce import Corpus
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.machine.processes import ProcessLostError, World
 from bnce.optimisers import Optimiser
 from bnce.runs.directory import RunDirectory
+from bnce.settings import RunConfig, TrainingConfig
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
 from bnce.training.trainer import Trainer
@@ -27,9 +28,9 @@ G = 12
 def config(loss: str = "bnce", **changes: Any) -> RunConfig:
     """Settings of a small run in twelve groups."""
     return RunConfig(
-        model=ModelConfig(name="relu-lstm", embedding_size=6, hidden_size=7, bottleneck_size=5, dropout=0.1),
-        loss=LossConfig(name=loss, num_noise=3 if loss == "snce" else 0),
-        optimiser=OptimiserConfig(
+        model=model_of(name="relu-lstm", embedding_size=6, hidden_size=7, bottleneck_size=5, dropout=0.1),
+        loss=loss_of(name=loss, num_noise=3 if loss == "snce" else 0),
+        optimiser=optimiser_of(
             name="rowwise-adam", learning_rate=0.05, body_learning_rate=0.01, clip_norm=1.0, schedule="linear"
         ),
         training=TrainingConfig(

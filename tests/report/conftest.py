@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 from command import run_command
+from making import loss_of, model_of
+
+from bnce import LOSSES
+from bnce.settings import RunConfig, TrainingConfig, to_toml
 
 PLOT = "data:image/svg+xml;base64,"
 
@@ -48,16 +52,15 @@ def write_run_directory(
     """
     ppl_n, ppl_f, speed, num_parameters = PAPER[model, loss if loss != "nce" else "snce"]
     path.mkdir(parents=True)
-    (path / "config.toml").write_text(
-        'format = 2\nrecipe = "ltcb"\ncorpus = "corpora/ltcb"\n\n'
-        f'[model]\nname = "{model}"\nembedding_size = 200\nhidden_size = 600\nbottleneck_size = 400\n'
-        "order = 5\ndropout = 0.0\n\n"
-        f'[loss]\nname = "{loss}"\nnum_noise = {num_noise}\nlog_z = 9.0\nnoise = "unigram"\n\n'
-        '[optimiser]\nname = "sgd"\nlearning_rate = 0.4\nclip_norm = 5.0\n\n'
-        "[training]\nbatch_size = 400\nnum_steps = 20\nepochs = 4\nmax_train_tokens = 0\nevaluations_per_epoch = 3\n"
-        'max_valid_tokens = 0\ncheckpoint_seconds = 600.0\nprecision = "auto"\nseed = 1\n',
-        encoding="utf-8",
+    drawn = {"num_noise": num_noise} if "num_noise" in LOSSES[loss].__struct_fields__ else {}
+    config = RunConfig(
+        recipe="ltcb",
+        corpus="corpora/ltcb",
+        model=model_of(model, 200, 600, 400),
+        loss=loss_of(loss, **drawn),
+        training=TrainingConfig(epochs=4, evaluations_per_epoch=3),
     )
+    (path / "config.toml").write_text(to_toml(config), encoding="utf-8")
     tokens = 4 * 133_000_000
     record = {
         "num_parameters": int(num_parameters),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 from command import Command, Refused
 from damage import damaged
 
-from bnce import LOSSES
+from bnce import LOSSES, OutputLayer
 
 # Of these no checksum is kept: only damage to their form could show, where they are read at all.
 UNSIGNED = ("config.toml", "metrics.jsonl", "summary.json", "evaluation.json")
@@ -28,7 +27,7 @@ def look(bnce: Command, *subject: object) -> dict[str, dict[str, object]]:
 
 def test_all_is_well(bnce: Command) -> None:
     checks = look(bnce)
-    assert list(checks) == ["versions", "device", *(f"loss {name}" for name in LOSSES.names), "loss adaptive bnce"]
+    assert list(checks) == ["versions", "device", *(f"loss {name}" for name in LOSSES), "loss adaptive bnce"]
     assert all(check["well"] for check in checks.values()), checks
     assert f"torch {torch.__version__}" in str(checks["versions"]["detail"])
     assert str(checks["device"]["detail"]).startswith("CPU")
@@ -37,16 +36,15 @@ def test_all_is_well(bnce: Command) -> None:
     assert all(line.startswith("ok ") for line in plain.stdout.splitlines())
 
 
-@pytest.mark.parametrize("name", LOSSES.names)
+@pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_that_is_wrong_in_float32_is_found(bnce: Command, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    kind = LOSSES.find(name)
-    plain: Callable[..., torch.Tensor] = kind.load()
+    plain = OutputLayer.forward
 
-    def bent(batch: object) -> torch.Tensor:
-        loss = plain(batch)
-        return loss if loss.dtype == torch.float64 else loss * 1.0001
+    def bent(layer: OutputLayer, *arguments: torch.Tensor) -> torch.Tensor:
+        loss = plain(layer, *arguments)
+        return loss if loss.dtype == torch.float64 or layer.loss_name != name else loss * 1.0001
 
-    monkeypatch.setattr(kind.built_by.replace(":", "."), bent)
+    monkeypatch.setattr(OutputLayer, "forward", bent)
     checks = look(bnce)
     assert not checks[f"loss {name}"]["well"]
     assert "relative error compared with float64 1.0e-04, allowed 1e-05" in str(checks[f"loss {name}"]["detail"])
@@ -55,10 +53,14 @@ def test_a_loss_that_is_wrong_in_float32_is_found(bnce: Command, monkeypatch: py
 
 
 def test_a_loss_that_breaks_is_told_and_the_others_are_compared(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(batch: object) -> torch.Tensor:
-        raise RuntimeError("no [/such] thing")
+    plain = OutputLayer.forward
 
-    monkeypatch.setattr(LOSSES.find("nce").built_by.replace(":", "."), broken)
+    def broken(layer: OutputLayer, *arguments: torch.Tensor) -> torch.Tensor:
+        if layer.loss_name == "nce":
+            raise RuntimeError("no [/such] thing")
+        return plain(layer, *arguments)
+
+    monkeypatch.setattr(OutputLayer, "forward", broken)
     outcome = bnce("info", "--check", "--device", "cpu")
     assert outcome.status == 1
     assert "wrong loss nce: RuntimeError: no [/such] thing" in outcome.stdout.splitlines()

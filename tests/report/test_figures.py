@@ -31,7 +31,7 @@ def kept(tmp_path):
 
 
 def test_gaps_are_those_on_test_of_their_own_part(kept):
-    gaps = {loss.kind.name: found for loss, found in read_gaps(kept)}
+    gaps = {loss.record.name: found for loss, found in read_gaps(kept)}
     assert gaps == {
         "bnce": pytest.approx(dict.fromkeys(PARTS, 100 * (64.9 / 62.4 - 1))),
         "snce": pytest.approx({"ltcb": 100 * (68.4 / 67.1 - 1)}),

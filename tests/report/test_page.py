@@ -193,7 +193,7 @@ def test_time_to_quality_is_drawn_of_runs_that_have_a_quality_to_reach(tmp_path,
     (small / "config.toml").write_text((small / "config.toml").read_text().replace("= 600\n", "= 60\n"))
     written = report([softmax, slow, fast, small])
     assert re.findall(r">([^<>]*RNN[^<>]*|≤[^<>]*|[^<>]* min|not reached)<", written.plots[QUALITY]) == [
-        "RNN (softmax)", "21 h 41 min", "RNN (S-NCE)", "not reached", "RNN (B-NCE)", "≤ 10.0 s",
+        "RNN (softmax)", "21 h 41 min", "RNN (S-NCE, K=100)", "not reached", "RNN (B-NCE)", "≤ 10.0 s",
     ]  # fmt: skip
     record = json.loads(written.json)["rows"]
     told = {row["run"]: (row["seconds_to_softmax_quality"], row["reached_at_first_evaluation"]) for row in record}

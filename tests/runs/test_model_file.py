@@ -55,8 +55,8 @@ def test_a_model_of_other_sizes_is_refused(tmp_path: Path, run: Path) -> None:
     [
         ("config.toml", b"[model\n", "config.toml' is not valid TOML"),
         ("config.toml", b"\xff\xfe", "config.toml' is not valid TOML"),
-        ("config.toml", b"format = 2\n[model]\nname = 'gru'\n", "Unknown model 'gru'"),
-        ("config.toml", b"format = 2\n[model]\nhiden_size = 3\n", r"'hiden_size'.*Did you mean 'hidden_size'\?"),
+        ("config.toml", b"format = 3\n[model]\nname = 'gru'\n", "Unknown model 'gru'"),
+        ("config.toml", b"format = 3\n[model]\nhiden_size = 3\n", r"'hiden_size'.*Did you mean 'hidden_size'\?"),
         ("normaliser.json", b"{", "is incomplete or damaged"),
         ("normaliser.json", b"[]", "is incomplete or damaged"),
         ("normaliser.json", None, "is incomplete or damaged"),
@@ -108,8 +108,8 @@ def change_text(path: Path, old: str, new: str) -> None:
         ),
         (
             "config.toml",
-            lambda path: change_text(path, 'name = "relu-lstm"', 'name = "lstm"'),
-            r"config.toml \(name was 'relu-lstm', is 'lstm'\) changed",
+            lambda path: change_text(path, "hidden_size = 8", "hidden_size = 9"),
+            r"config.toml \(hidden_size was 8, is 9\) changed",
         ),
         (SPELLING_FILE, lambda path: path.write_bytes(b"another file"), "spelling.safetensors changed"),
     ],

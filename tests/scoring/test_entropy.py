@@ -10,7 +10,7 @@ import torch
 from run_files import write_mixture
 from small_corpus import END
 
-from bnce import BODIES, Model, UserError, load, surprisal
+from bnce import MODELS, Model, UserError, load, surprisal
 from tests.tables.models import WORDS, make_model, write_model
 
 from .plain import plain_scores
@@ -26,7 +26,7 @@ def entropies(model: Model) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize("body", BODIES.names)
+@pytest.mark.parametrize("body", MODELS)
 def test_a_run(body: str) -> None:
     model = make_model(body)
     expected = []

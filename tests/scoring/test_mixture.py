@@ -117,7 +117,10 @@ def test_refusals(mixture: Model, parts: tuple[Path, Path], tmp_path: Path) -> N
     with pytest.raises(UserError, match="does not list its words"):
         _ = ngram.vocabulary
     config = parts[0] / "config.toml"
-    config.write_text(config.read_text(encoding="utf-8").replace('"bnce"', '"softmax"'), encoding="utf-8")
+    config.write_text(
+        config.read_text(encoding="utf-8").replace('"bnce"', '"softmax"').replace("num_noise = 0\n", ""),
+        encoding="utf-8",
+    )
     softmax = load(tmp_path / "mix.toml")
     assert softmax.score(TEXTS, normalised=True)
     for ask in (softmax.refuse_unnormalised, lambda: softmax.score(TEXTS)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from making import draws_all, layer_of
 from torch import Tensor
 
 import bnce
@@ -19,9 +20,9 @@ FUSED = ("bnce", "chunk-bnce", "softmax", "self-normalised-softmax")  # losses w
 
 def build(loss: str = "bnce", **options: Any) -> bnce.OutputLayer:
     """Make a layer, the same one every time."""
-    options.setdefault("num_noise", K if bnce.LOSSES.find(loss).draws == "must" else 0)
+    options.setdefault("num_noise", K if draws_all(loss) else 0)
     torch.manual_seed(1)
-    return bnce.OutputLayer(D, V, noise=COUNTS, loss=loss, **options)
+    return layer_of(D, V, noise=COUNTS, loss=loss, **options)
 
 
 def hidden_and_targets(seed: int = 2) -> tuple[Tensor, Tensor]:

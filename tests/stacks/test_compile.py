@@ -50,7 +50,7 @@ def check(model: Model, compiled: nn.Module) -> None:
         model.zero_grad()
 
 
-@pytest.mark.parametrize("loss", bnce.LOSSES.names)
+@pytest.mark.parametrize("loss", bnce.LOSSES)
 def test_a_model_is_one_graph_and_refuses_what_is_no_word(loss: str) -> None:
     model = Model(build(loss))
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

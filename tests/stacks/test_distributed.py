@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from making import layer_of
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -31,7 +32,7 @@ class Model(nn.Module):
         sparse = form != "dense"
         self.embedding = nn.Embedding(V, D, sparse=sparse)
         self.body = nn.Linear(D, D)
-        self.layer = bnce.OutputLayer(D, V, noise=COUNTS, sparse=sparse, learn_log_z=True)
+        self.layer = layer_of(D, V, noise=COUNTS, sparse=sparse, learn_log_z=True)
         if form == "tied":
             self.embedding.weight = self.layer.weight
 
@@ -86,7 +87,7 @@ def train(rank: int, directory: str) -> None:
 def uneven(loss: str, rank: int | None = None) -> Tensor:
     """Give the gradient of a layer that was used in the second process alone; None: without processes."""
     torch.manual_seed(1)
-    layer = bnce.OutputLayer(D, V, noise=COUNTS, loss=loss, sparse=True)
+    layer = layer_of(D, V, noise=COUNTS, loss=loss, sparse=True)
     exchange = None if rank is None else bnce.RowExchange(layer)
     if rank != 0:
         layer(torch.ones(4, D), torch.arange(4)).backward()
@@ -146,7 +147,7 @@ def test_an_exchange_is_made_before_ddp() -> None:
 @pytest.mark.parametrize("loss", ["bnce", "softmax"])
 def test_parameters_without_a_gradient_and_with_a_dense_one(loss: str) -> None:
     """The softmax touches every row, so its gradient is dense whatever was asked for."""
-    layer = bnce.OutputLayer(D, V, noise=COUNTS, loss=loss, sparse=True)
+    layer = layer_of(D, V, noise=COUNTS, loss=loss, sparse=True)
     exchange = bnce.RowExchange(layer)
     exchange.average()
     assert layer.weight.grad is None
@@ -162,7 +163,7 @@ def test_parameters_without_a_gradient_and_with_a_dense_one(loss: str) -> None:
 @pytest.mark.parametrize("counts", ["given", "running"])
 def test_ddp_copies_no_noise_that_every_process_has(counts: str) -> None:
     noise = bnce.noise.unigram(COUNTS) if counts == "given" else bnce.noise.Running(V)
-    model = nn.Sequential(nn.Linear(D, D), bnce.OutputLayer(D, V, noise=noise, sparse=True))
+    model = nn.Sequential(nn.Linear(D, D), layer_of(D, V, noise=noise, sparse=True))
     bnce.RowExchange(model)
     parallel = DistributedDataParallel(model)
     left = {name for name, _ in model.named_buffers()} - set(parallel.parameters_to_ignore)
@@ -180,7 +181,7 @@ def test_fsdp_takes_dense_gradients(loss: str) -> None:
     stepped = []
     for divided in (False, True):
         torch.manual_seed(1)
-        layer = bnce.OutputLayer(D, V, noise=COUNTS, loss=loss)
+        layer = layer_of(D, V, noise=COUNTS, loss=loss)
         if divided:
             fully_shard(layer, mesh=dist.init_device_mesh("cpu", (1,)))
         optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)

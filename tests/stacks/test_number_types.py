@@ -53,7 +53,7 @@ def test_a_default_type_leaves_the_constant_and_the_noise_alone(default_dtype: t
     assert bnce.noise.Running(V).log_probs_V.dtype == layer.noise.log_probs_V.dtype
     hidden = torch.randn(T, B, D)
     targets = torch.randint(V, (T, B))
-    for loss in bnce.LOSSES.names:
+    for loss in bnce.LOSSES:
         for reduction in ("mean", "none"):
             build(loss, reduction=reduction)(hidden, targets).sum().backward()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from making import draws_all, layer_of
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -36,9 +37,9 @@ class Model(PreTrainedModel):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(V, D)
-        num_noise = K if bnce.LOSSES.find(config.loss).draws == "must" else 0
+        num_noise = K if draws_all(config.loss) else 0
         noise = bnce.noise.Running(V) if config.running else COUNTS
-        self.head = bnce.OutputLayer(D, V, noise, config.loss, num_noise=num_noise)
+        self.head = layer_of(D, V, noise, config.loss, num_noise=num_noise)
         self.post_init()
 
     def forward(self, hidden: Tensor, targets: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ class Model(PreTrainedModel):
 
 
 @pytest.mark.parametrize(
-    ("loss", "running"), [(name, False) for name in bnce.LOSSES.names] + [("bnce", True), ("snce", True)]
+    ("loss", "running"), [(name, False) for name in bnce.LOSSES] + [("bnce", True), ("snce", True)]
 )
 def test_a_loaded_model_has_its_noise_and_its_order_of_words(loss: str, running: bool, tmp_path: Path) -> None:
     model = Model(Config(loss, running))

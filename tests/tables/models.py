@@ -12,11 +12,11 @@ from command import Outcome, call, run_command
 from run_files import write_mixture
 from small_corpus import SPECIALS, VOCAB_SIZE, random_ids, small_run
 
-from bnce import BODIES, Model, Normaliser, load
+from bnce import MODELS, Model, Normaliser, load
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = [*SPECIALS, ".", ",", "'", "england", "?", *LETTERS[: VOCAB_SIZE - 7]]
-KINDS = [*BODIES.names, "n-gram", "mixture"]
+KINDS = [*MODELS, "n-gram", "mixture"]
 
 
 def write_model(kind: str, directory: Path, loss: str = "bnce", words: Sequence[str] = WORDS) -> Path:

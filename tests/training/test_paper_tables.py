@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from command import ctrl_c_after_step
 from small_corpus import Watcher, small_config, small_corpus
 
 from bnce import Corpus, UserError, files
-from bnce.config import RunConfig
 from bnce.errors import DiskFullError, DivergedError, OutOfMemoryError
 from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import RunDirectory, is_finished, read_status
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import load_model
+from bnce.settings import RunConfig
 from bnce.training import paper_tables
 from bnce.training.paper_tables import Outcome, PlannedRow, table_rows, train_rows
 from bnce.training.plan import create_run
@@ -42,12 +43,7 @@ class Experiment:
         self.trained: list[str] = []
 
     def config(self, row: PlannedRow) -> RunConfig:
-        config = small_config(self.corpus)
-        return dataclasses.replace(
-            config,
-            model=dataclasses.replace(config.model, name=row.model),
-            loss=dataclasses.replace(config.loss, name=row.loss),
-        )
+        return small_config(self.corpus, model={"name": row.model}, loss={"name": row.loss})
 
     @contextlib.contextmanager
     def watch(self, config: RunConfig) -> Iterator[Watcher]:
@@ -118,7 +114,7 @@ def test_a_row_with_other_settings_is_refused(corpus: Corpus, tmp_path: Path, is
     plain = experiment.config
     for changed, difference in (
         ({"recipe": "other"}, "recipe small, not other"),
-        ({"training": dataclasses.replace(plain(ROWS[0]).training, epochs=3)}, "training.epochs 2, not 3"),
+        ({"training": msgspec.structs.replace(plain(ROWS[0]).training, epochs=3)}, "training.epochs 2, not 3"),
     ):
         experiment.config = lambda row, changed=changed: dataclasses.replace(plain(row), **changed)  # type: ignore
         with pytest.raises(UserError, match=rf"rnn-softmax' was started with other settings \({difference}\): repeat"):
@@ -142,7 +138,7 @@ def test_what_is_wrong_with_any_row_is_told_before_the_first_is_trained(corpus: 
     plain = experiment.config
 
     def last_is_wrong(row: PlannedRow) -> RunConfig:
-        training = dataclasses.replace(plain(row).training, batch_size=8 if row != ROWS[-1] else 100_000)
+        training = msgspec.structs.replace(plain(row).training, batch_size=8 if row != ROWS[-1] else 100_000)
         return dataclasses.replace(plain(row), training=training)
 
     experiment.config = last_is_wrong  # type: ignore[method-assign]
@@ -159,7 +155,7 @@ def test_all_that_is_wrong_is_told_at_once(corpus: Corpus, tmp_path: Path) -> No
     def two_are_wrong(row: PlannedRow) -> RunConfig:
         if row == ROWS[0]:
             raise UserError("Its recipe is gone.")
-        training = dataclasses.replace(plain(row).training, batch_size=8 if row == ROWS[1] else 100_000)
+        training = msgspec.structs.replace(plain(row).training, batch_size=8 if row == ROWS[1] else 100_000)
         return dataclasses.replace(plain(row), training=training)
 
     experiment.config = two_are_wrong  # type: ignore[method-assign]

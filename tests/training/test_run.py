@@ -30,7 +30,7 @@ def test_training_on_a_part_is_training_on_a_corpus_that_is_that_part(place: Pat
     for name, splits, limit in (("cut", whole, 2003), ("part", part, 0)):
         corpus = write_corpus(tmp_path / name, splits)
         settings = {"batch_size": 8, "num_steps": 5, "epochs": 1, "max_train_tokens": limit}
-        drawn = {"name": loss, "num_noise": 5 * (loss == "snce")}
+        drawn = {"name": loss, **({"num_noise": 5} if loss == "snce" else {})}
         train_small(place / name, corpus, loss=drawn, training=settings)
         models.append(load_file(place / name / "model.safetensors"))
         figures.append((place / name / "evaluation.json").read_text())

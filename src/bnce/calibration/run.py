@@ -20,7 +20,6 @@ from bnce.calibration import KINDS, MAX_WORDS
 from bnce.calibration.fit import Fit, Quality, fit_constant, fit_head, judge, standard_error
 from bnce.calibration.sample import draw_sample
 from bnce.errors import UserError, argument, unknown_name
-from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import choose_device
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_metadata, write_tensors
@@ -80,15 +79,15 @@ def calibrate(
         raise unknown_name("kind of calibration", kind, KINDS)
     files.refuse_existing(Path(out))
     opened = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
-    loss = LOSSES.find(opened.config.loss.name)
-    if loss.structure is not None:
+    loss = opened.config.loss
+    if loss.structure:
         raise UserError(
             f"'{opened.path}' was trained with {loss.name}, whose scores are exactly normalised: there is nothing to "
             "calibrate."
         )
     chosen = choose_device(device)
     names, parts = _open_texts(opened, text, notice)
-    if loss.caveat is not None:
+    if loss.caveat:
         notice(loss.caveat)
     network = load_model(opened, str(chosen))
     metadata = read_metadata(opened.path / MODEL_FILE)

@@ -31,28 +31,29 @@ def complete_list(*names: str) -> Completer:
 
 def complete_recipe(incomplete: str) -> list[str]:
     """Offer the shipped recipes, and TOML files and directories."""
-    from bnce.recipes.recipe import recipe_names
+    from bnce.recipes import recipe_names
 
     return [*_fitting(recipe_names(), incomplete), *_paths(incomplete, ".toml")]
 
 
 def complete_subject(incomplete: str) -> list[str]:
     """Offer the shipped recipes, and everything there is on disk."""
-    from bnce.recipes.recipe import recipe_names
+    from bnce.recipes import recipe_names
 
     return [*_fitting(recipe_names(), incomplete), *_paths(incomplete, "")]
 
 
 def complete_setting(incomplete: str) -> list[str]:
     """Offer the names of settings, each with its =, and the optimisers."""
-    import dataclasses
+    from bnce.registry import KNOWN, OPTIMISERS
+    from bnce.settings import SECTIONS
 
-    from bnce.config import SECTIONS
-    from bnce.kinds.optimisers import OPTIMISERS
-
-    names = [f"{section}.{field.name}=" for section, kind in SECTIONS.items() for field in dataclasses.fields(kind)]
-    names += [f"optimiser.name={name}" for name in OPTIMISERS.names]
-    return _fitting((name for name in names if name != "optimiser.name="), incomplete)
+    names: list[str] = []
+    for section, base in SECTIONS.items():
+        kinds = KNOWN.get(section, {"": base}).values()
+        names += dict.fromkeys(f"{section}.{key}=" for kind in kinds for key in kind.__struct_fields__)
+    names += [f"optimiser.name={name}" for name in OPTIMISERS]
+    return _fitting(names, incomplete)
 
 
 def _fitting(names: Iterable[str], incomplete: str) -> list[str]:

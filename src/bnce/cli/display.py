@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bnce.cli.console import progress_bar
 
 if TYPE_CHECKING:
-    from bnce.config import RunConfig
     from bnce.corpus.store import Corpus
+    from bnce.settings import RunConfig
 
 
 @contextlib.contextmanager

@@ -15,19 +15,15 @@ from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_list, complete_recipe
 from bnce.cli.console import JsonOption, open_corpus, print_json, stderr, stdout
 from bnce.cli.display import shown_training
-from bnce.cli.options import DeviceOption, SettingsOption, option, warn_of_unused
+from bnce.cli.options import DeviceOption, SettingsOption, option
 from bnce.errors import UserError, unknown_name
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
 from bnce.machine.signals import Stopped
+from bnce.registry import LOSSES, MODELS
 
 if TYPE_CHECKING:
-    from bnce.config import RunConfig
+    from bnce.settings import RunConfig
     from bnce.training.paper_tables import Outcome, PlannedRow
 
-# Those of the paper's tables, and ours beside them.
-TABLE_MODELS = tuple(body.name for body in BODIES if body.tables)
-TABLE_LOSSES = tuple(loss.name for loss in LOSSES if loss.tables)
 WRITER, PROMPT, NUM_SENTENCES, TEMPERATURE = "relu-lstm-bnce", "this function", 5, 0.7  # of the demo's sentences
 FAILED = 1  # the status where rows diverged or did not fit, and the others were trained
 
@@ -73,9 +69,8 @@ def experiment(
         str,
         option(
             "NAME,...",
-            f"Train only these rows: models ({', '.join(TABLE_MODELS)}), losses ({', '.join(TABLE_LOSSES)}), or single "
-            "rows, such as rnn-bnce.",
-            autocompletion=complete_list(*TABLE_MODELS, *TABLE_LOSSES),
+            "Train only these rows: models, losses, or single rows, such as rnn-bnce.",
+            autocompletion=complete_list(*MODELS, *LOSSES),
             show_default="all",
         ),
     ] = "",
@@ -102,7 +97,7 @@ def experiment(
     from bnce.corpus.manifest import SPLITS
     from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device
-    from bnce.recipes.recipe import load_recipe
+    from bnce.recipes import load_recipe
     from bnce.runs.directory import is_finished
     from bnce.runs.resuming import check_same_texts
     from bnce.training.paper_tables import RECIPES, find_outcome, table_rows, train_rows
@@ -114,14 +109,13 @@ def experiment(
 
     def make_config(row: PlannedRow) -> RunConfig:
         name = recipe or RECIPES[table]
-        config = load_recipe(name, model=row.model, loss=row.loss, corpus=corpus, settings=given)
+        config = load_recipe(name, model=row.model, loss=row.loss, corpus=corpus, settings=given, of_several=True)
         if not config.corpus:
             raise UserError(
                 f"The recipe '{name}' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR."
             )
         return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
 
-    warn_of_unused(settings, [row.model for row in wanted])
     opened = open_corpus(make_config(wanted[0]).corpus)
     for row in every:  # also of those that are not trained now: the report has all
         check_same_texts(out / row.name, opened, SPLITS)

@@ -13,13 +13,12 @@ from rich.markup import escape
 from bnce.cli.completion import complete, complete_subject
 from bnce.cli.console import JsonOption, print_json, stdout
 from bnce.cli.corpus_info import corpus_record, print_corpus
-from bnce.cli.options import DeviceOption, SettingsOption, flag, option, warn_of_unused
+from bnce.cli.options import DeviceOption, SettingsOption, flag, option
 from bnce.errors import UserError
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
+from bnce.registry import LOSSES, MODELS
 
 if TYPE_CHECKING:
-    from bnce.config import RunConfig
+    from bnce.settings import RunConfig
 
 AUDITED_STREAMS = 400  # the paper's batch
 # Sizes of the corpora that the recipes are named after, for counting parameters without them.
@@ -37,10 +36,10 @@ def info(
         ),
     ] = None,
     model: Annotated[
-        str | None, option("NAME", f"For a recipe: {', '.join(BODIES.names)}.", autocompletion=complete(*BODIES.names))
+        str | None, option("NAME", f"For a recipe: {', '.join(MODELS)}.", autocompletion=complete(*MODELS))
     ] = None,
     loss: Annotated[
-        str | None, option("NAME", f"For a recipe: {', '.join(LOSSES.names)}.", autocompletion=complete(*LOSSES.names))
+        str | None, option("NAME", f"For a recipe: {', '.join(LOSSES)}.", autocompletion=complete(*LOSSES))
     ] = None,
     vocab_size: Annotated[
         int | None, option("N", "For a recipe: vocabulary size, in words.", min=3, show_default="the paper's")
@@ -82,7 +81,7 @@ def info(
       bnce info --check
       bnce info runs/relu-lstm --check --json
     """
-    from bnce.recipes.recipe import load_recipe, recipe_names
+    from bnce.recipes import load_recipe, recipe_names
 
     of_recipe: dict[str, object] = {"--model": model, "--loss": loss, "--vocab-size": vocab_size, "--set": settings}
     of_corpus: dict[str, object] = {"--batch-size": batch_size}
@@ -112,7 +111,6 @@ def info(
     else:
         _refuse_unused(f"'{subject}' is a recipe", "a corpus", of_corpus)
         config = load_recipe(subject, model=model, loss=loss, settings=settings or [])
-        warn_of_unused(settings, [config.model.name])
         record = _network(config, vocab_size or _vocab_size(config))
     if as_json:
         print_json(record)
@@ -157,6 +155,7 @@ def _vocab_size(config: RunConfig) -> int:
 def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
     from bnce.language_model import count_parameters
     from bnce.models import architecture
+    from bnce.settings import SECTIONS, to_tables
 
     counts = count_parameters(config.model, vocab_size, config.loss)
     return {
@@ -166,9 +165,7 @@ def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
         "vocab_size": vocab_size,
         "num_parameters": sum(counts.values()),
         "num_parameters_by_part": counts,
-        "settings": {
-            key: dataclasses.asdict(getattr(config, key)) for key in ("model", "loss", "optimiser", "training")
-        },
+        "settings": {section: to_tables(config)[section] for section in SECTIONS},
     }
 
 

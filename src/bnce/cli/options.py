@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,14 +95,6 @@ def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
     if mode not in modes:
         raise unknown_name(f"{what} mode", mode, modes)
     return mode == "normalised"
-
-
-def warn_of_unused(settings: Sequence[str] | None, models: Iterable[str]) -> None:
-    """Say which settings change nothing, because no model that is asked for has a use for them."""
-    from bnce.training.advice import find_unused
-
-    if (told := find_unused(settings or [], models)) is not None:
-        stderr.print(told)
 
 
 def warn_of_tokenised(signs: TokenisedSigns, name: str) -> None:

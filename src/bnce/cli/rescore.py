@@ -23,7 +23,7 @@ from bnce.cli.options import (
     warn_of_tokenised,
 )
 from bnce.cli.rescored import outcome_lines, pairs, read_lists, which_lists
-from bnce.kinds.nbest_formats import NBEST_FORMATS
+from bnce.rescoring.nbest_formats import NBEST_FORMATS
 
 _weighing = partial(option, rich_help_panel="Weights")
 
@@ -43,7 +43,7 @@ def rescore(
         str,
         option(
             "NAME",
-            f"Format of NBEST: {', '.join(NBEST_FORMATS.names)}; auto decides by the name and the first lines.",
+            f"Format of NBEST: {', '.join(NBEST_FORMATS)}; auto decides by the name and the first lines.",
             "--format",
         ),
     ] = "auto",

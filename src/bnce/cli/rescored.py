@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bnce.errors import UserError, counted
-from bnce.kinds.nbest_formats import NBEST_FORMATS
+from bnce.rescoring.nbest_formats import NBEST_FORMATS
 
 if TYPE_CHECKING:
     from bnce.rescoring.comparison import Changes, Comparison
@@ -59,7 +59,7 @@ class Lists:
         from bnce.text.sources import named
 
         for path, nbest in self.parts:
-            yield f"{named(path)} was read as {NBEST_FORMATS.find(nbest.form).shown}: {nbest.told()}."
+            yield f"{named(path)} was read as {NBEST_FORMATS[nbest.form].shown}: {nbest.told()}."
             yield from nbest.left_out
 
 

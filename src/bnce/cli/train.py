@@ -14,11 +14,9 @@ from bnce.cli.completion import complete, complete_recipe, complete_setting
 from bnce.cli.console import JsonOption, open_corpus, print_json, stderr, stdout
 from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption, flag, option
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
-from bnce.kinds.optimisers import OPTIMISERS
 from bnce.machine.signals import Stopped
 from bnce.machine.torchrun import tell_place
+from bnce.registry import LOSSES, MODELS, OPTIMISERS, names_with_help
 
 if TYPE_CHECKING:
     from bnce.corpus.manifest import SplitStatistics
@@ -38,15 +36,21 @@ def train(
     ] = None,
     model: Annotated[
         str | None,
-        option("NAME", f"Network: {BODIES.help}.", show_default="the recipe's", autocompletion=complete(*BODIES.names)),
+        option(
+            "NAME",
+            f"Network: {names_with_help(MODELS)}.",
+            show_default="the recipe's",
+            autocompletion=complete(*MODELS),
+        ),
     ] = None,
     loss: Annotated[
         str | None,
         option(
             "NAME",
-            f"Loss: {LOSSES.help}. A chunk is training.num_steps words of every parallel stream of the text.",
+            f"Loss: {names_with_help(LOSSES)}. A chunk is training.num_steps words of every parallel stream of the "
+            "text.",
             show_default="the recipe's",
-            autocompletion=complete(*LOSSES.names),
+            autocompletion=complete(*LOSSES),
         ),
     ] = None,
     corpus: Annotated[
@@ -70,7 +74,8 @@ def train(
         option(
             "KEY=VALUE",
             "Change a setting, such as training.epochs=3. With --resume, only rates, epochs, evaluation and "
-            f"checkpoint settings can change. May be given several times. For optimiser.name: {OPTIMISERS.help}.",
+            f"checkpoint settings can change. May be given several times. For optimiser.name: "
+            f"{names_with_help(OPTIMISERS)}.",
             "--set",
             autocompletion=complete_setting,
         ),

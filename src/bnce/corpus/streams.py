@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bnce.config import TrainingConfig
 from bnce.corpus.store import Corpus, count_words
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
+from bnce.settings import TrainingConfig
 
 SORTED_AT_ONCE = 2**24  # words
 

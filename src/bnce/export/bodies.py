@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from bnce.errors import UserError
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
+from bnce.registry import MODELS
 from bnce.runs.directory import RunDirectory
 
 
 def refuse_unknown_body(run: RunDirectory, target: str) -> None:
     """Refuse to export a run whose body or output layer the target's writer does not know."""
     name = run.config.model.name
-    if target not in BODIES.find(name).exports:
-        known = ", ".join(body.name for body in BODIES if target in body.exports)
+    if not run.config.model.code.startswith("bnce."):
+        known = ", ".join(name for name, model in MODELS.items() if model.code.startswith("bnce."))
         raise UserError(
             f"The model '{name}' of '{run.path}' cannot be exported to {target}, only {known} can: "
             "export its weights alone, as safetensors."
         )
-    loss = LOSSES.find(run.config.loss.name)
-    if loss.structure is not None:
+    loss = run.config.loss
+    if loss.structure:
         raise UserError(
             f"'{run.path}' was trained with {loss.name}, whose output layer cannot be exported to {target}: export its "
             "weights alone, as safetensors."

@@ -24,7 +24,7 @@ from bnce.export.bodies import refuse_unknown_body
 from bnce.export.to_safetensors import largest_error
 from bnce.language_model import LanguageModel
 from bnce.machine.packages import need
-from bnce.models import Body, State
+from bnce.models.body import Body, State
 from bnce.models.recurrent import Recurrent
 from bnce.runs.directory import RunDirectory
 from bnce.runs.export_record import write_record

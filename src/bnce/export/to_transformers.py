@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from bnce import files
@@ -102,14 +103,8 @@ def _config(run: RunDirectory, model: LanguageModel) -> dict[str, Any]:
         },
         "vocab_size": len(run.vocabulary),
         "body": sizes.name,
-        "embedding_size": sizes.embedding_size,
-        "hidden_size": sizes.hidden_size,
-        "bottleneck_size": sizes.bottleneck_size,
-        "order": sizes.order,
-        "num_layers": sizes.num_layers,
-        "num_heads": sizes.num_heads,
+        **msgspec.structs.asdict(sizes),
         "context": model.body.context,
-        "dropout": sizes.dropout,
         "log_z": float(model.output.log_z),
         "dtype": "float32",
         "tokenizer_class": TOKENIZER_CLASS,  # older pipelines look for it here

@@ -22,7 +22,6 @@ from torch import Tensor
 from bnce import files
 from bnce.corpus.vocabulary import SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.kinds.losses import LOSSES
 from bnce.runs.directory import LEXICON_FILE, RunDirectory, read_summary
 from bnce.runs.model_file import calibration_of, read_weights, save_weights
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
@@ -39,7 +38,7 @@ def add_words(run: RunDirectory, out: str | Path, wanted: Mapping[str, int]) -> 
     """
     out = Path(out)
     files.refuse_existing(out)
-    if LOSSES.find(run.config.loss.name).structure is not None:
+    if run.config.loss.structure:
         raise UserError(
             f"'{run.path}' was trained with {run.config.loss.name}, which orders its words by their frequencies: words "
             "cannot be added after training. Train with another loss."

@@ -10,46 +10,53 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bnce.config import RunConfig
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError, argument
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.lexicon.add_words import TABLES, share_unknown
+from bnce.registry import LOG_Z, Loss, ModelConfig, find
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model, read_weights
+from bnce.settings import RunConfig, Setting
 from bnce.training.run import Start
 
-# What must be as it was for the weights to mean the same, beside the sizes of the model.
-_LOSS_KEYS = ("log_z", "learn_log_z")
+_LOSS_KEYS, _FREE = ("log_z", "learn_log_z"), ("dropout", "context")  # what fits weights beside a model's other sizes
 NUM_TEXTS, NUM_STEPS = 64, 32  # that a model makes up, to meet contexts of its own
 
 
-def inherited_settings(source: RunConfig, model: str) -> list[str]:
-    """Write the settings that a run with this model takes from the one it starts from, as `key=value`."""
-    kept = [f"model.{key}={getattr(source.model, key)}" for key in (*BODIES.find(model).sizes, "dropout")]
-    return [*kept, *(f"loss.{key}={str(getattr(source.loss, key)).lower()}" for key in _LOSS_KEYS)]
+def _shared_settings(source: RunConfig, model: type[ModelConfig], loss: type[Loss]) -> Iterator[tuple[str, str, Any]]:
+    """Give what must be as it was for the weights to mean the same: section, key and value."""
+    for before, now in ((source.model, model), (source.loss, loss)):
+        for key in before.__struct_fields__:
+            if key in now.__struct_fields__ and (key in _LOSS_KEYS if before is source.loss else key not in _FREE):
+                yield before.section, key, getattr(before, key)
+
+
+def inherited_settings(source: RunConfig, model: str, loss: str) -> list[Setting]:
+    """Give the settings that a run with this model and this loss takes from the one it starts from."""
+    shared = _shared_settings(source, find(ModelConfig, model), find(Loss, loss))
+    return [("model.dropout", source.model.dropout), *((f"{section}.{key}", value) for section, key, value in shared)]
 
 
 def check_same_network(config: RunConfig, source: RunDirectory) -> None:
     """Refuse settings under which the weights of a run do not fit, naming all that differ."""
     before, now = source.config, config
-    for name in (before.loss.name, now.loss.name):
-        if LOSSES.find(name).structure is not None:
+    for loss in (before.loss, now.loss):
+        if loss.structure:
             raise UserError(
-                f"A run with the loss {name} cannot start from another run, and no run from it: its output layer is "
-                f"made for the word frequencies of one text. Train without {argument('init')}."
+                f"A run with the loss {loss.name} cannot start from another run, and no run from it: its output layer "
+                f"is made for the word frequencies of one text. Train without {argument('init')}."
             )
-    pairs = {argument("model"): (before.model.name, now.model.name)}
-    sizes = BODIES.find(before.model.name).sizes
-    pairs |= {f"model.{key}": (getattr(before.model, key), getattr(now.model, key)) for key in sizes}
-    pairs |= {f"loss.{key}": (getattr(before.loss, key), getattr(now.loss, key)) for key in _LOSS_KEYS}
+    shared = _shared_settings(before, type(now.model), type(now.loss))
+    pairs = {f"{section}.{key}": (old, getattr(getattr(now, section), key)) for section, key, old in shared}
+    pairs = {argument("model"): (before.model.name, now.model.name)} | pairs
     differing = [f"{key} is {new}, not {old}" for key, (old, new) in pairs.items() if old != new]
     if differing:
         raise UserError(
@@ -58,7 +65,7 @@ def check_same_network(config: RunConfig, source: RunDirectory) -> None:
         )
 
 
-def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray, loss: str) -> Start:
+def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray, loss: Loss) -> Start:
     """Take a run's best model as the start of another, with these words, target counts and loss."""
     tensors, metadata = read_weights(source)
     known, counts_V = source.vocabulary, source.target_counts.astype(np.float64)
@@ -90,12 +97,12 @@ def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray,
     return Start(tensors, record)
 
 
-def _keep_constant(source: RunDirectory, tensors: dict[str, Tensor], loss: str) -> None:
+def _keep_constant(source: RunDirectory, tensors: dict[str, Tensor], loss: Loss) -> None:
     """Shift the biases so that scores are normalised by the constant of the settings, not by another one."""
     log_z, before = tensors["output.log_z"].clone(), source.config.loss
-    if not before.learn_log_z:
-        log_z.fill_(before.log_z)
-    if LOSSES.find(loss).self_normalises and not LOSSES.find(before.name).self_normalises:
+    if not getattr(before, "learn_log_z", False):
+        log_z.fill_(getattr(before, "log_z", LOG_Z))
+    if loss.normalises and not before.normalises:
         # A softmax leaves ln Z where it likes; a loss with the constant begins where that is ln Z.
         tensors["output.bias"] += float(log_z) - float(make_up_contexts(load_model(source)).mean())
     elif not torch.equal(log_z, tensors["output.log_z"]):  # the run was calibrated

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bnce.errors import UserError
-from bnce.kinds.losses import Loss
+from bnce.registry import Loss
 
 
 def word_ids(words: Tensor, name: str) -> Tensor:
@@ -24,7 +24,7 @@ def word_ids(words: Tensor, name: str) -> Tensor:
 
 
 def as_chunk(
-    kind: Loss,
+    loss: Loss,
     hidden_size: int,
     hidden: Tensor,
     targets: Tensor,
@@ -51,8 +51,8 @@ def as_chunk(
             raise UserError(f"{name} {tuple(given.shape)} must have the shape of targets, {tuple(shape)}.")
     if mask is not None:
         _check_mask(mask)
-    if streams is not None and not kind.whole_chunk:
-        raise UserError(f"The loss {kind.name} uses no streams: leave them out, or use chunk-bnce.")
+    if streams is not None and loss.batch_noise != "streams":
+        raise UserError(f"The loss {loss.name} uses no streams: leave them out, or use chunk-bnce.")
     if len(shape) == 2 and not batch_first:
         return hidden, targets, mask, streams
 
@@ -75,17 +75,17 @@ def as_positions(hidden: Tensor, hidden_size: int) -> Tensor:
     return hidden if hidden.ndim == 2 else hidden.reshape(-1, hidden_size)
 
 
-def lacks_noise(kind: Loss, num_streams: int, num_noise: int, streams: Tensor | None) -> bool:
+def lacks_noise(loss: Loss, num_streams: int, streams: Tensor | None) -> bool:
     """Say whether a batch with so many targets side by side has no noise for any of its positions."""
-    return kind.batch_is_noise and num_streams + num_noise < 2 and streams is None
+    return loss.batch_noise != "none" and num_streams + getattr(loss, "num_noise", 0) < 2 and streams is None
 
 
-def no_noise(kind: Loss, num_streams: int) -> str:
+def no_noise(loss: Loss, num_streams: int) -> str:
     """Say that no position of a batch has noise, and so no loss."""
-    batch = "one stream" if kind.whole_chunk else f"a time step of {num_streams} target"
-    drawn = "" if kind.draws == "never" else ", or set num_noise above 0"
+    batch = "one stream" if loss.batch_noise == "streams" else f"a time step of {num_streams} target"
+    drawn = ", or set num_noise above 0" if hasattr(loss, "num_noise") else ""
     return (
-        f"The loss {kind.name} takes the other targets of the batch as noise, but this batch has {batch}: its loss is "
+        f"The loss {loss.name} takes the other targets of the batch as noise, but this batch has {batch}: its loss is "
         f"0, and nothing is learned from it. Use batches of 2 or more{drawn}, or leave out such a batch."
     )
 

@@ -36,7 +36,6 @@ from torch import Tensor
 
 from bnce import kernels
 from bnce.errors import UserError
-from bnce.kinds.losses import LOSSES
 from bnce.losses.blocked import blocked_loss
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.softmax import missing_rows
@@ -121,8 +120,7 @@ def draw_columns(batch: OutputBatch) -> Columns:
     """Draw words and read what the loss needs of them."""
     if batch.num_noise < 1:
         raise UserError(
-            f"The loss sampled-softmax draws words, but num_noise is {batch.num_noise}: set it to 1 or more "
-            f"({LOSSES.find('sampled-softmax').usual_num_noise})."
+            f"The loss sampled-softmax draws words, but num_noise is {batch.num_noise}: set it to 1 or more."
         )
     target_N = batch.target_TB.reshape(-1)
     N = len(target_N)

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bnce.errors import UserError
-from bnce.kinds.kind import load
-from bnce.kinds.losses import Loss
 from bnce.noise import Noise, Running
+from bnce.registry import Loss, load
 
 
 class Structure(nn.Module, ABC):
@@ -152,17 +152,16 @@ class Structure(nn.Module, ABC):
                     given = f"room says ({self._given[part]})"
                 raise UserError(
                     f"The targets of an earlier step needed {most} places in {self.parts} {part + 1}, more than "
-                    f"{given}, so its loss was NaN. Give layer.set_form a larger room, one number per {self.parts}, "
+                    f"{given}, so its loss was NaN. Give layer.configure a larger room, one number per {self.parts}, "
                     "or noise with the counts of these targets."
                 )
 
 
-def build_structure(kind: Loss, hidden_size: int, noise: Noise, given: Mapping[str, Any]) -> Structure | None:
-    """Build what finds the rows of words, where a loss has that; of what is given, None stands for the default."""
-    if kind.structure is None:
+def build_structure(loss: Loss, hidden_size: int, noise: Noise) -> Structure | None:
+    """Build what finds the rows of words, where a loss has that, by its settings."""
+    if not loss.structure:
         return None
-    given = {name: value for name, value in given.items() if value is not None}
-    built: Structure = load(kind.structure)(hidden_size, noise, **given)
+    built: Structure = load(loss.structure)(hidden_size, noise, **msgspec.structs.asdict(loss))
     return built
 
 

@@ -1,6 +1,7 @@
 """Packages that are not always installed: what each extra is for, what it brings, and one sentence without it.
 
-`pip install bnce` is small: NumPy, safetensors and the command line's own needs. PyTorch and the rest come with extras.
+`pip install bnce` is small: NumPy, safetensors, msgspec and tomli-w for settings, and the command line's own needs.
+PyTorch and the rest come with extras.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from bnce.errors import UserError
 
-BASE = ("numpy", "safetensors", "typer", "rich")
+BASE = ("numpy", "safetensors", "msgspec", "tomli_w", "typer", "rich")
 EXTRAS = {
     "layer": ("torch",),
     "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer"),

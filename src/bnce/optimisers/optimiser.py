@@ -15,24 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from bnce import kernels, rows
-from bnce.config import OptimiserConfig
-from bnce.kinds.optimisers import OPTIMISERS
 from bnce.language_model import LanguageModel
 from bnce.machine.processes import World
 from bnce.optimisers.exchange import compact, gather_rows
 from bnce.optimisers.gradients import Gradients, Rows, clip_factor, merge_rows, merged_gradient
 from bnce.optimisers.rowwise import RowOptimizer, RowwiseAdagrad, RowwiseAdam
+from bnce.registry import OptimiserConfig, RowwiseAdagradConfig, RowwiseAdamConfig, load
 
 BETAS = (0.9, 0.99)
 EPSILON = 1e-8
+INITIAL_ACCUMULATOR = 1e-10  # of row-wise Adagrad, so that the first gradient of a row is never divided by 0
 
 
 def build_optimiser(
     model: LanguageModel, config: OptimiserConfig, world: World | None = None, *, deterministic: bool = False
 ) -> Optimiser:
     """Build the configured optimiser for a model's parameters, which it takes over."""
-    kind = OPTIMISERS.find(config.name).load()
-    optimiser: Optimiser = kind(model, config, world or World(), deterministic=deterministic)
+    optimiser: Optimiser = load(config.code)(model, config, world or World(), deterministic=deterministic)
     return optimiser
 
 
@@ -72,12 +71,10 @@ class Optimiser(ABC):
         # How many words of the text a group's step has, and at most how many different ones, where that was counted.
         self.words_of_text: tuple[int, int] | None = None
         self.rate = torch.tensor(config.learning_rate, dtype=torch.float32, device=self.device)
-        self.body_rate = torch.tensor(config.body_learning_rate, dtype=torch.float32, device=self.device)
 
     def set_factor(self, factor: float) -> None:
-        """Scale the configured rates; a captured step reads them where they are."""
+        """Scale the configured rate; a captured step reads it where it is."""
         self.rate.fill_(self.config.learning_rate * factor)
-        self.body_rate.fill_(self.config.body_learning_rate * factor)
 
     @torch.no_grad()
     def take(self) -> Gradients:
@@ -164,14 +161,22 @@ class Sgd(Optimiser):
 class Rowwise(Optimiser):
     """A rule by row on the tables and Adam on the body, with one factor on their rates."""
 
+    config: RowwiseAdagradConfig | RowwiseAdamConfig
+
     def __init__(
         self, model: LanguageModel, config: OptimiserConfig, world: World, *, deterministic: bool = False
     ) -> None:
         super().__init__(model, config, world, deterministic=deterministic)
+        self.body_rate = torch.tensor(self.config.body_learning_rate, dtype=torch.float32, device=self.device)
         self.by_row = self._build_by_row()
         self.by_row.start()
         self.mean, self.square = torch.zeros_like(self.body.flat), torch.zeros_like(self.body.flat)
         self.count = torch.zeros((), dtype=torch.float32, device=self.device)
+
+    def set_factor(self, factor: float) -> None:
+        """Scale both configured rates."""
+        super().set_factor(factor)
+        self.body_rate.fill_(self.config.body_learning_rate * factor)
 
     @abstractmethod
     def _build_by_row(self) -> RowOptimizer:
@@ -203,7 +208,7 @@ class AdagradByRow(Rowwise):
     """Row-wise Adagrad on the tables: one accumulator per row."""
 
     def _build_by_row(self) -> RowOptimizer:
-        tables, start = self.tables.values(), self.config.initial_accumulator
+        tables, start = self.tables.values(), INITIAL_ACCUMULATOR
         return RowwiseAdagrad(tables, self.rate, initial_accumulator=start, deterministic=self.deterministic)
 
 
@@ -211,8 +216,9 @@ class AdamByRow(Rowwise):
     """Row-wise Adam on the tables: one second moment per row, which decays with every step, touched or not."""
 
     def _build_by_row(self) -> RowOptimizer:
-        tables, beta2, eps = self.tables.values(), self.config.beta2, self.config.eps
-        return RowwiseAdam(tables, self.rate, beta2=beta2, eps=eps, deterministic=self.deterministic)
+        assert isinstance(self.config, RowwiseAdamConfig)
+        tables, eps = self.tables.values(), self.config.eps
+        return RowwiseAdam(tables, self.rate, eps=eps, deterministic=self.deterministic)
 
 
 def adam_(

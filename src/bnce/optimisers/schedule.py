@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from bnce.config import OptimiserConfig
+from bnce.registry import OptimiserConfig
 
 # What is left of the rate when so much of the run is left.
 DECAYS: dict[str, Callable[[float], float]] = {

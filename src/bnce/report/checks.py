@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from bnce.corpus.manifest import MANIFEST_FILE
 from bnce.corpus.store import Corpus, is_corpus
 from bnce.errors import UserError
-from bnce.kinds.losses import LOSSES
 from bnce.machine.devices import describe_device
 from bnce.noise import Noise
 from bnce.output_layer import OutputLayer
+from bnce.registry import LOSSES, Loss
 from bnce.runs.checkpoint import MODEL_FILE, STATE_FORMAT, read_tensors, state_files
 from bnce.runs.directory import RunDirectory, read_summary
 from bnce.runs.metrics import METRICS_FILE
@@ -57,9 +57,13 @@ def check_installation(device: torch.device) -> list[Check]:
         machine += (
             f", {torch.cuda.get_device_properties(device).total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
         )
-    losses = [(f"loss {kind.name}", kind.name, NUM_NOISE if kind.draws == "must" else 0) for kind in LOSSES]
-    losses += [(f"loss adaptive {kind.name}", kind.name, NUM_NOISE) for kind in LOSSES if kind.draws == "may"]
-    checks = [_check(name, _compare_with_float64, loss, num_noise, device) for name, loss, num_noise in losses]
+    drawing = {
+        name: kind(num_noise=NUM_NOISE) for name, kind in LOSSES.items() if "num_noise" in kind.__struct_fields__
+    }
+    losses = {f"loss {name}": kind() for name, kind in LOSSES.items()}
+    losses |= {f"loss {name}": loss for name, loss in drawing.items() if loss.batch_noise == "none"}
+    losses |= {f"loss adaptive {name}": loss for name, loss in drawing.items() if loss.batch_noise != "none"}
+    checks = [_check(name, _compare_with_float64, loss, device) for name, loss in losses.items()]
     return [Check("versions", True, versions), Check("device", True, machine), *checks]
 
 
@@ -99,11 +103,11 @@ def _read(read: Callable[..., object], *arguments: Any) -> str:
     return "as it was written"
 
 
-def _compare_with_float64(loss: str, num_noise: int, device: torch.device) -> str:
+def _compare_with_float64(loss: Loss, device: torch.device) -> str:
     """Compute the loss of one batch with repeated targets in float32 on the device, and in float64 on the CPU."""
     T, B, D, V = 2, 12, 16, 40
     torch.manual_seed(1)
-    layer = OutputLayer(D, V, _SameWords(1.0 / np.arange(1, V + 1)), loss, num_noise=num_noise)
+    layer = OutputLayer(D, V, _SameWords(1.0 / np.arange(1, V + 1)), loss)
     nn.init.normal_(layer.weight, std=0.3)
     hidden_TBD, target_TB = torch.randn(T, B, D), torch.randint(V, (T, B))
     expected = copy.deepcopy(layer).double()(hidden_TBD.double(), target_TB).item()

@@ -11,6 +11,7 @@ from typing import Any
 
 from bnce.errors import UserError
 from bnce.machine.torchrun import tell_place
+from bnce.registry import BASELINE
 from bnce.report.conditions import Conditions, find_differences, gather_conditions
 from bnce.report.names import LossName, ModelName, name_loss, name_model
 from bnce.report.quality import Point, seconds_to_reach, target_perplexity
@@ -172,7 +173,7 @@ def _speedups_over_softmax(entries: Sequence[Entry]) -> list[float | None]:
     softmax: dict[tuple[object, ...], float] = {}
     for entry in entries:
         speed = entry.row.words_per_second
-        if entry.loss.kind.is_baseline and speed:
+        if entry.row.loss == BASELINE and speed:
             softmax[_step_setting(entry)] = max(speed, softmax.get(_step_setting(entry), 0.0))
     return [
         speed / softmax[_step_setting(entry)]
@@ -188,7 +189,7 @@ def _softmax_qualities(entries: Sequence[Entry]) -> dict[tuple[object, ...], flo
     for entry in entries:
         target = target_perplexity(curve(entry.run, "seconds", "ppl_f"))
         # One that is still on its way is easy to be as good as.
-        if entry.loss.kind.is_baseline and entry.row.status == "finished" and target is not None:
+        if entry.row.loss == BASELINE and entry.row.status == "finished" and target is not None:
             targets[_quality_setting(entry)] = min(target, targets.get(_quality_setting(entry), math.inf))
     return targets
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES, Loss
-from bnce.report.runs import count
+from bnce.registry import LOSSES, MODELS, Loss, ModelConfig, find
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, and others beside them.
 COLOURS = {
@@ -40,7 +38,7 @@ class ModelName:
 class LossName:
     """A loss by the name the paper prints, with K where it draws words, its place among the losses and its colour."""
 
-    kind: Loss
+    record: Loss
     shown: str
     num_noise: int  # K
     order: tuple[int, int]
@@ -49,24 +47,28 @@ class LossName:
 
 def name_model(settings: Mapping[str, Any]) -> ModelName:
     """Name the model of a run's `[model]` table."""
-    body = BODIES.find(str(settings["name"]))
-    ngram = (count(settings, "order") or 0) if "order" in body.sizes else 0
-    shown = f"{ngram}-gram {body.shown}" if ngram else body.shown
-    num_layers = (count(settings, "num_layers") or 0) if "num_layers" in body.sizes else 0
-    if num_layers == body.num_layers:
-        num_layers = 0  # as it usually has
+    kind = find(ModelConfig, settings["name"])
+    model = kind(**{key: settings[key] for key in kind.__struct_fields__ if key in settings})
+    shown, ngram = model.title, getattr(model, "order", 0)
+    num_layers, usual = (getattr(one, "num_layers", 0) for one in (model, kind()))
+    if num_layers == usual:
+        num_layers = 0
+    if ngram:
+        shown = f"{ngram}-gram {shown}"
     if num_layers:
         shown = f"{num_layers}-layer {shown}"
-    return ModelName(shown, body.family, (BODIES.place(body.name), ngram or num_layers))
+    family = model.name.removeprefix("relu-")
+    return ModelName(shown, family, (list(MODELS).index(model.name), ngram or num_layers))
 
 
 def name_loss(settings: Mapping[str, Any]) -> LossName:
-    """Name the loss of a run's `[loss]` table; one that draws no words has no K, whatever its settings carry along."""
-    kind = LOSSES.find(str(settings["name"]))
-    num_noise = 0 if kind.draws == "never" else count(settings, "num_noise") or 0
-    shown = kind.shown_with_drawn if num_noise and kind.shown_with_drawn else kind.shown
-    others = [other.shown for other in LOSSES if other.shown not in COLOURS]
-    colour = COLOURS.get(shown) or OTHER_COLOURS[others.index(kind.shown) % len(OTHER_COLOURS)]
+    """Name the loss of a run's `[loss]` table."""
+    kind = find(Loss, settings["name"])
+    loss = kind(**{key: settings[key] for key in kind.__struct_fields__ if key in settings})
+    num_noise = getattr(loss, "num_noise", 0)
+    shown = f"adaptive {loss.title}" if num_noise and loss.batch_noise != "none" else loss.title
+    others = [other.title for other in LOSSES.values() if other.title not in COLOURS]
+    colour = COLOURS.get(shown) or OTHER_COLOURS[others.index(loss.title) % len(OTHER_COLOURS)]
     if num_noise:
         shown = f"{shown}, K={num_noise}"
-    return LossName(kind, shown, num_noise, (LOSSES.place(kind.name), num_noise), colour)
+    return LossName(loss, shown, num_noise, (list(LOSSES).index(loss.name), num_noise), colour)

@@ -46,7 +46,7 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
     curves = [pair for pair in marked if curve(pair[0].run, "tokens", "ppl_f")]
     timed = [pair for pair in marked if curve(pair[0].run, "seconds", "ppl_f")]
     # The log Z of an exactly normalised model is 0 and would only stretch the axis.
-    normalised = [pair for pair in marked if _histogram(pair[0]) and pair[0].loss.kind.structure is None]
+    normalised = [pair for pair in marked if _histogram(pair[0]) and not pair[0].loss.record.structure]
     speeds = [pair for pair in marked if pair[0].row.words_per_second is not None]
     sought = [pair for pair in marked if pair[0].row.softmax_quality_ppl_f is not None]
     return [
@@ -156,7 +156,7 @@ def _draw_log_z(marked: Sequence[_Marked]) -> Figure:
         axes.stairs(density, edges, color=colour, linewidth=1.8)
         axes.plot((edges[peak] + edges[peak + 1]) / 2, density[peak], marker=marker, color=colour)
         bounds += _bulk(edges, counts)
-    learned = (entry.row.log_z_constant_nats for entry, _ in marked if entry.loss.kind.self_normalises)
+    learned = (entry.row.log_z_constant_nats for entry, _ in marked if entry.loss.record.normalises)
     for constant in sorted({constant for constant in learned if constant is not None}):
         axes.axvline(constant, color=INK, linestyle=":", linewidth=1.4)
         at, beside = (constant, 1), (4, -2)

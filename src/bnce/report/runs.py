@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bnce.config import read_format
 from bnce.errors import UserError
 from bnce.reading import parse_toml, read_object
 from bnce.runs.metrics import METRICS_FILE, read_metrics
+from bnce.settings import check_format
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,8 @@ def _read_config(path: Path) -> Mapping[str, Any]:
                 f"The settings '{path}' name no {table}: they need a table [{table}] with a name, "
                 "as 'bnce train' writes it; restore the file or leave this run out."
             )
-    return read_format(config, str(path))
+    check_format(config, str(path))
+    return {key: value for key, value in config.items() if key != "format"}
 
 
 def _read_object(path: Path) -> Mapping[str, Any]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bnce.kinds.losses import LOSSES
 from bnce.report import numbers
 from bnce.report.comparison import Comparison, Entry
 from bnce.report.row import Row
@@ -26,9 +25,7 @@ class Column:
 
 
 def _ppl_n(row: Row) -> str:
-    # A softmax has none, unless it was calibrated.
-    has_one = LOSSES.find(row.loss).self_normalises or row.ppl_n is not None
-    return numbers.perplexity(row.ppl_n) if has_one else "---"
+    return "---" if row.ppl_n is None else numbers.perplexity(row.ppl_n)
 
 
 # Most telling first: a narrow terminal leaves out the last ones.

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bnce.errors import UserError, argument, counted
-from bnce.kinds.nbest_formats import NBEST_FORMATS, NBestFormat
+from bnce.errors import UserError, argument, counted, unknown_name
 from bnce.rescoring.formats.source import AM, OLD_LM, ROLES, Source
+from bnce.rescoring.nbest_formats import NBEST_FORMATS
 
 
 @dataclass
@@ -84,25 +84,29 @@ def read_nbest(
 ) -> NBest:
     """Read a list; `costs` says that scores are costs, as Kaldi writes them: lower is better."""
     source = Source(path)
-    kind = recognise(source) if form == "auto" else NBEST_FORMATS.find(form)
+    name = recognise(source) if form == "auto" else form
+    if name not in NBEST_FORMATS:
+        raise unknown_name("format of n-best lists", name, NBEST_FORMATS)
+    kind = NBEST_FORMATS[name]
     if score_files and not kind.scores_apart:
         raise UserError(
-            f"{argument('score_files')} is for Kaldi text, and {source} is read as {kind.name}: leave it out, or give "
+            f"{argument('score_files')} is for Kaldi text, and {source} is read as {name}: leave it out, or give "
             f"{argument('form', 'kaldi')}."
         )
-    nbest: NBest = kind.load()(source, score_files or {}) if kind.scores_apart else kind.load()(source)
+    read = kind.load("read")
+    nbest: NBest = read(source, score_files or {}) if kind.scores_apart else read(source)
     if costs:
         for utterance in nbest.utterances:
             utterance.scores = {name: [-one for one in own] for name, own in utterance.scores.items()}
     return nbest
 
 
-def recognise(source: Source) -> NBestFormat:
+def recognise(source: Source) -> str:
     """Tell the format by the file's name and by its first lines."""
-    for kind in NBEST_FORMATS:
+    for name, kind in NBEST_FORMATS.items():
         if source.ending in kind.endings and not source.is_directory:
-            return kind
-    return next(kind for kind in NBEST_FORMATS if kind.recognises(source))
+            return name
+    return next(name for name, kind in NBEST_FORMATS.items() if kind.load("recognise")(source))
 
 
 def neighbour(source: Source, utterances: dict[str, Utterance], utterance: Utterance) -> Utterance:

@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 
 from bnce import files
-from bnce.config import RunConfig, read_config, to_toml
 from bnce.corpus.manifest import MANIFEST_FILE
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
@@ -40,6 +39,7 @@ from bnce.evaluation.breakdown import WordCounts
 from bnce.reading import map_array, read_object
 from bnce.runs.checkpoint import MODEL_FILE, read_metadata
 from bnce.runs.identity import find_changes, identify
+from bnce.settings import RunConfig, read_config, to_toml
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser, tell_differences
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
-from bnce.config import FORMAT, ModelConfig
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.reading import digest_file, parse_object
+from bnce.registry import ModelConfig
 from bnce.runs.checkpoint import MODEL_FILE
+from bnce.settings import FORMAT
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
@@ -34,7 +35,7 @@ def identify(
         "vocabulary": vocabulary.digest,
         "counts": hashlib.sha256(counts_V.astype("<i8").tobytes()).hexdigest(),
         "normaliser": json.dumps(normaliser.to_dict(), sort_keys=True),
-        "network": json.dumps({"format": FORMAT, **asdict(network)}, sort_keys=True),
+        "network": json.dumps({"format": FORMAT, **msgspec.to_builtins(network)}, sort_keys=True),
         "spelling": digest_file(spelling) if spelling.is_file() else _ABSENT,
     }
 

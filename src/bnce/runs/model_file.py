@@ -22,10 +22,9 @@ CALIBRATION = "calibration"  # in a model file's metadata: what scores are divid
 
 def build_model(run: RunDirectory, device: str = "cpu") -> LanguageModel:
     """Build the network that a run trains, at its start; on `meta` it has shapes and no values."""
-    loss = run.config.loss
-    noise = make_noise(loss.noise, run.target_counts, loss.noise_power)
+    noise = make_noise(run.config.loss, run.target_counts)
     with torch.device(device):
-        return LanguageModel(run.config.model, loss, noise)
+        return LanguageModel(run.config.model, run.config.loss, noise)
 
 
 def load_model(run: RunDirectory, device: str = "cpu") -> LanguageModel:

@@ -7,17 +7,16 @@ validation text may not: the best model so far is the best on that text.
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from bnce import files
-from bnce.config import SECTIONS, RunConfig, as_list, change_settings, from_written, read_config
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import UserError, argument
@@ -25,6 +24,7 @@ from bnce.reading import parse_toml
 from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE, RunDirectory, is_finished, read_summary
 from bnce.runs.metrics import read_metrics
+from bnce.settings import SECTIONS, RunConfig, Setting, change_settings, from_written, read_config
 from bnce.spelling.model import SPELLING_FILE
 
 MAY_CHANGE = frozenset(
@@ -59,8 +59,9 @@ def find_differences(before: RunConfig, now: RunConfig) -> Differences:
     if before.recipe != now.recipe:
         found["recipe"] = before.recipe, now.recipe
     for section in SECTIONS:
-        old, new = dataclasses.asdict(getattr(before, section)), dataclasses.asdict(getattr(now, section))
-        found |= {f"{section}.{key}": (value, new[key]) for key, value in old.items() if value != new[key]}
+        old, new = (msgspec.to_builtins(getattr(config, section)) for config in (before, now))
+        keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        found |= {f"{section}.{key}": (old.get(key, "not set"), new.get(key, "not set")) for key in keys}
     return found
 
 
@@ -82,11 +83,11 @@ def check_same_settings(before: RunConfig, now: RunConfig, path: Path, remedy: s
 
 def _refuse(differences: Differences, path: Path, remedy: str) -> None:
     if differences:
-        told = ", ".join(f"{key} {as_list(before)}, not {as_list(now)}" for key, (before, now) in differences.items())
+        told = ", ".join(f"{key} {before}, not {now}" for key, (before, now) in differences.items())
         raise UserError(f"The run '{path}' was started with other settings ({told}){remedy}")
 
 
-def resume_config(path: Path, settings: Sequence[str] = (), wanted: RunConfig | None = None) -> RunConfig:
+def resume_config(path: Path, settings: Sequence[Setting] = (), wanted: RunConfig | None = None) -> RunConfig:
     """Give what a run goes on with: its own config with `key=value` settings changed.
 
     `wanted` is a recipe that was named, with the settings on top: it must come to the same.

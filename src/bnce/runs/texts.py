@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bnce.config import RunConfig
 from bnce.corpus import opening
 from bnce.corpus.prepare import encode_text
 from bnce.corpus.store import Corpus, Part, first_part, is_corpus
 from bnce.errors import UserError, argument
 from bnce.runs.directory import RunDirectory
+from bnce.settings import RunConfig
 from bnce.text.intake import DOCSTRINGS
 from bnce.text.sources import named
 from bnce.text.tokenised import TokenisedSigns

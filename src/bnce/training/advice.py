@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 
-from bnce.config import LossConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import argument, counted
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
-from bnce.kinds.optimisers import OPTIMISERS
+from bnce.registry import OptimiserConfig
 from bnce.runs.resuming import resume_command
+from bnce.settings import RunConfig, TrainingConfig
 from bnce.training.progress import Progress
 
 # Up to so many tokens a text is small; from so many on it is large enough for the largest models.
@@ -43,34 +40,18 @@ def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
 def advise_noise(config: RunConfig) -> str | None:
     """Say which noise gives a lower perplexity, where a Transformer reads few long streams."""
     loss, num_streams = config.loss, config.training.batch_size
-    kind = LOSSES.find(loss.name)
-    if not BODIES.find(config.model.name).attends or not kind.batch_is_noise or loss.num_noise:
+    if not config.model.attends or loss.batch_noise == "none" or getattr(loss, "num_noise", 0) > 0:
         return None
     drawn = f"{argument('loss', 'bnce')} with loss.num_noise={ENOUGH_DRAWN}"
-    if kind.whole_chunk and num_streams < VERY_FEW_STREAMS:
-        return f"{kind.shown} with {num_streams} long streams: {drawn} usually gives a lower perplexity."
-    if not kind.whole_chunk and num_streams < FEW_STREAMS:
+    if loss.batch_noise == "streams" and num_streams < VERY_FEW_STREAMS:
+        return f"{loss.title} with {num_streams} long streams: {drawn} usually gives a lower perplexity."
+    if loss.batch_noise == "step" and num_streams < FEW_STREAMS:
         better = argument("loss", "chunk-bnce") if num_streams >= VERY_FEW_STREAMS else drawn
         return (
-            f"{kind.shown} with {num_streams} streams has only {num_streams - 1} noise words per position: {better} "
+            f"{loss.title} with {num_streams} streams has only {num_streams - 1} noise words per position: {better} "
             "usually gives a lower perplexity."
         )
     return None
-
-
-def find_unused(settings: Sequence[str], models: Iterable[str]) -> str | None:
-    """Say which `key=value` settings of a model none of these models has a use for."""
-    known = {name: BODIES.find(name) for name in models}
-    of_some = {f"model.{size}" for kind in BODIES for size in (*kind.sizes, "context")}
-    of_these = {f"model.{size}" for kind in known.values() for size in (*kind.sizes, *(["context"] * kind.attends))}
-    given = dict.fromkeys(setting.partition("=")[0].strip() for setting in settings)
-    unused = [name for name in given if name in of_some - of_these]
-    if not unused:
-        return None
-    shown = " and ".join(kind.shown for kind in known.values())
-    has = "has" if len(known) == 1 else "have"
-    change = "the setting changes" if len(unused) == 1 else "the settings change"
-    return f"{shown} {has} no use for {' and '.join(unused)}: {change} nothing."
 
 
 def advise_whole_text(config: RunConfig, corpus: Corpus) -> str | None:
@@ -96,8 +77,7 @@ def advise_smaller_batch(num_steps: int, batch_size: int) -> str | None:
 
 def describe_astray(optimiser: OptimiserConfig, perplexity: float, start: float, step: int) -> str:
     """Say that the model has become worse than what it started as: the frequencies of the words."""
-    rates = OPTIMISERS.find(optimiser.name).rates
-    told = " or ".join(f"optimiser.{rate} ({getattr(optimiser, rate):g})" for rate in rates)
+    told = " or ".join(f"optimiser.{rate} ({getattr(optimiser, rate):g})" for rate in optimiser.rates)
     return (
         f"Validation PPLf is {perplexity:.5g} at step {step}, worse than at the start of training ({start:.5g}): "
         f"lower {told}."
@@ -116,12 +96,13 @@ def describe_early_stop(progress: Progress, total_steps: int, training: Training
 
 def advise_lower_rates(path: Path, config: RunConfig, factor: float, checkpoint: Path | None, has_figures: bool) -> str:
     """Name the rate of a run that diverged, and say how to go on: with half of it from where it can, else a tenth."""
-    optimiser, penalty, usual = config.optimiser, config.loss.penalty, LossConfig.penalty
+    optimiser = config.optimiser
+    penalty, usual = (getattr(loss, "penalty", 0.0) for loss in (config.loss, type(config.loss)()))
     with_rate = f"learning rate {optimiser.learning_rate * factor:g}"
-    if LOSSES.find(config.loss.name).penalises and penalty > usual:  # which a resumed run cannot change
+    if penalty > usual:  # which a resumed run cannot change
         with_rate += f"; loss.penalty is {penalty:g}, usually {usual:g}, and a new run may need a lower one"
     share = 10 if checkpoint is None else 2
-    settings = [f"optimiser.{key}={getattr(optimiser, key) / share:g}" for key in OPTIMISERS.find(optimiser.name).rates]
+    settings = [f"optimiser.{key}={getattr(optimiser, key) / share:g}" for key in optimiser.rates]
     command = resume_command(path, *(word for setting in settings for word in ("--set", setting)))
     if checkpoint is not None:
         remedy = f"the last good checkpoint is '{checkpoint}'. Continue from it with lower rates:  {command}"

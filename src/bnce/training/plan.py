@@ -6,14 +6,11 @@ from pathlib import Path
 
 import torch
 
-from bnce.config import RunConfig, TrainingConfig
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import UserError
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
-from bnce.noise import bent_by
 from bnce.runs.directory import RunDirectory
+from bnce.settings import RunConfig, TrainingConfig
 
 
 def check_groups(training: TrainingConfig, num_processes: int) -> None:
@@ -34,20 +31,19 @@ def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch
 
 def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> None:
     """Refuse settings that the corpus, or the device, where it is known, cannot train."""
-    training, loss = config.training, config.loss
-    kind = LOSSES.find(loss.name)
+    training, model, loss = config.training, config.model, config.loss
     training_streams(training, corpus)
     vocab_size = len(corpus.vocabulary)
-    if loss.cutoffs and loss.cutoffs[-1] >= vocab_size:
+    cutoffs = list(getattr(loss, "cutoffs", ()))
+    if cutoffs and cutoffs[-1] >= vocab_size:
         raise UserError(
-            f"loss.cutoffs is {list(loss.cutoffs)}, but the corpus has {vocab_size} words: give rising numbers from 1 "
+            f"loss.cutoffs is {cutoffs}, but the corpus has {vocab_size} words: give rising numbers from 1 "
             f"to {vocab_size - 1}."
         )
-    model = config.model
     if training.reset_rate:
-        if not BODIES.find(model.name).resets:
+        if not model.resets:
             raise UserError(
-                f"training.reset_rate is {training.reset_rate:g}, but {BODIES.find(model.name).shown} cannot start "
+                f"training.reset_rate is {training.reset_rate:g}, but {model.title} cannot start "
                 "without context inside a chunk: leave the setting out, or use another model."
             )
         if not corpus.statistics["train"].num_sentences:
@@ -55,21 +51,14 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
                 f"training.reset_rate is {training.reset_rate:g}, but the training text has no sentence ends: leave "
                 "it out, or prepare the text with sentence ends."
             )
-    if BODIES.find(model.name).attends and model.context > training.num_steps:
+    context = getattr(model, "context", 0)
+    if context > training.num_steps:
         raise UserError(
-            f"model.context is {model.context}, but training.num_steps={training.num_steps} is the longest context "
+            f"model.context is {context}, but training.num_steps={training.num_steps} is the longest context "
             f"in training: set model.context={training.num_steps}, or raise training.num_steps."
         )
-    if loss.learn_log_z and not kind.self_normalises:
-        raise UserError(f"loss.learn_log_z is on, but the loss {loss.name} has no constant Z: leave it out.")
-    if kind.batch_is_noise and bent_by(loss.noise, loss.noise_power):
-        drawing = " or ".join(other.name for other in LOSSES if other.draws == "must" and other.self_normalises)
+    if loss.batch_noise != "none" and training.batch_size + getattr(loss, "num_noise", 0) < 2:
+        also = " or loss.num_noise" if hasattr(loss, "num_noise") else ""
         raise UserError(
-            f"The loss {loss.name} takes the other targets of the batch as noise, so its noise is the unigram "
-            f"distribution of the text: loss.noise={loss.noise} with loss.noise_power={loss.noise_power:g} would train "
-            "a wrong model. "
-            f"Leave out both settings, or use the losses {drawing}, which draw their noise."
+            f"{loss.title} with one stream and no drawn words has no noise: raise training.batch_size{also}."
         )
-    if kind.batch_is_noise and training.batch_size + loss.num_noise < 2:
-        remedy = "training.batch_size" if kind.draws == "never" else "training.batch_size or loss.num_noise"
-        raise UserError(f"{kind.shown} with one stream and no drawn words has no noise: raise {remedy}.")

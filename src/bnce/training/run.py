@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import DiskFullError, DivergedError, OutOfMemoryError, UserError, full_memory
 from bnce.evaluation.evaluate import Evaluation, digest_ids, evaluate
@@ -25,6 +24,7 @@ from bnce.machine.torchrun import tell_place
 from bnce.runs.directory import RunDirectory, read_summary
 from bnce.runs.model_file import read_weights
 from bnce.runs.resuming import TEXTS_KEY, check_resumable, remove_unbegun
+from bnce.settings import RunConfig
 from bnce.training.advice import advise_whole_text
 from bnce.training.recorder import Observer, Recorder
 from bnce.training.trainer import Trainer
@@ -121,7 +121,7 @@ def _describe_unseen(trainer: Trainer) -> str | None:
     """Say what words get that the text does not have: most losses never move them, so they keep it."""
     unseen_V = torch.as_tensor(trainer.run.target_counts == 0)
     num_unseen = int(unseen_V.sum())
-    if not num_unseen or trainer.loss.structure is not None:
+    if not num_unseen or trainer.loss.structure:
         return None
     share = float(trainer.model.output.noise.log_target_probs().cpu().double().exp()[unseen_V].sum())
     return (

@@ -19,15 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bnce.config import RunConfig
 from bnce.corpus.streams import Chunk, Streams
-from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.machine.capturing import SideStream
 from bnce.machine.precision import float32_products
 from bnce.machine.processes import World
-from bnce.models import State
+from bnce.models.body import State
 from bnce.optimisers import build_optimiser
+from bnce.settings import RunConfig
 
 NUM_EAGER_STEPS = 3
 FILLED_UP = 128  # chunk losses fill up their columns to a multiple of it, with words that may be in no chunk
@@ -83,18 +82,18 @@ class TrainingStep:
         All processes call it together.
         """
         output, structure = self.model.output, self.model.output.structure
-        merges_targets = LOSSES.find(output.loss_name).merges_targets
+        merges_targets = output.loss.batch_noise == "streams"
         if merges_targets or not self.world.is_alone:
             counted_R = self.world.gather(torch.tensor([streams.max_distinct_targets(self.num_groups) or 0]))
             most = int(counted_R.max()) if int(counted_R.min()) else None  # not all have the text on their device
             if merges_targets:
-                output.set_form(max_distinct_targets=most)
+                output.configure(max_distinct_targets=most)
             if most is not None and structure is None:
                 T, B = self._shape[0], self._shape[1] // self.num_groups
                 self.optimiser.words_of_text = T * B, most + max(B, FILLED_UP)
         if structure is not None and structure.places_CV is not None and self.device.type == "cuda":
             most_C = torch.tensor([streams.max_places(structure.places_CV, self.num_groups)])
-            output.set_form(room=self.world.gather(most_C).flatten(0, 1).amax(0).tolist())
+            output.configure(room=self.world.gather(most_C).flatten(0, 1).amax(0).tolist())
 
     @property
     def starts_up(self) -> bool:

@@ -19,13 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnce.config import read_config
 from bnce.corpus.resets import Resets
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams, training_streams
 from bnce.errors import DivergedError
 from bnce.evaluation.evaluate import Evaluation, evaluate
-from bnce.kinds.losses import LOSSES
 from bnce.machine.devices import describe_device, synchronize
 from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
 from bnce.machine.processes import World
@@ -36,6 +34,7 @@ from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
 from bnce.runs.model_file import build_model, save_weights
 from bnce.runs.resuming import check_corpus, check_state, find_differences, remove_leftovers, settings_of_state
+from bnce.settings import read_config
 from bnce.training import advice
 from bnce.training.progress import Progress
 from bnce.training.recorder import Observer
@@ -55,7 +54,7 @@ class Trainer:
     ) -> None:
         check_corpus(run, corpus)
         self.run, self.device, self.observer, self.world = run, device, observer, world or World()
-        self.config, self.loss = run.config, LOSSES.find(run.config.loss.name)
+        self.config, self.loss = run.config, run.config.loss
         training = self.config.training
         torch.manual_seed(training.seed)
         self.training_step = TrainingStep(build_model(run), self.config, self.world, device)

@@ -1,1 +1,1 @@
-"""Readers of n-best lists, one file per format; `bnce.kinds.nbest_formats` lists them."""
+"""Readers of n-best lists, one file per format; `bnce.rescoring.nbest_formats` lists them."""

@@ -12,9 +12,9 @@ from damage import damaged
 from small_corpus import small_config, small_corpus
 
 from bnce import Normaliser, UserError
-from bnce.config import read_config, to_toml
-from bnce.recipes.recipe import load_recipe, recipe_names
+from bnce.recipes import load_recipe, recipe_names
 from bnce.runs.directory import RunDirectory
+from bnce.settings import read_config, to_toml
 
 DEEP = "[" * 2000 + "]" * 2000
 TOML_VALUES = [

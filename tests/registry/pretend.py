@@ -11,62 +11,59 @@ import torch.nn.functional as F
 import bnce
 
 
-def batch_softmax(batch):
+def batch_softmax(batch, record):
     """A softmax over the targets of the batch alone."""
     T, B = batch.target_TB.shape
     weight_TBD, bias_TB = batch.output_rows(batch.target_TB)
     score_TBB = torch.matmul(batch.hidden_TBD, weight_TBD.transpose(1, 2)).float() + bias_TB.unsqueeze(1)
-    return F.cross_entropy(score_TBB.flatten(0, 1), torch.arange(B).repeat(T), reduction="sum")
+    loss_N = F.cross_entropy(score_TBB.flatten(0, 1), torch.arange(B).repeat(T), reduction="none")
+    return batch.where_counted(loss_N)
 
 
-RECORD = bnce.Loss(
-    name="batch-softmax",
-    shown="batch softmax",
-    help="a softmax over the batch",
-    built_by="pretend_loss:batch_softmax",
-    self_normalises=False,
-    columns=lambda shape: shape.batch_size,
-    batch_is_noise=True,
-)
+@bnce.register
+class BatchSoftmax(bnce.Loss, tag="batch-softmax", frozen=True):
+    """batch softmax: a softmax over the batch"""
+
+    code = "pretend_loss:batch_softmax"
+    normalises = False
+    batch_noise = "step"
 '''
-BODY = """
+BODY = '''
 import torch
 from torch import nn
 
-from bnce.kinds.bodies import Body as Record
-from bnce.models import Body
+import bnce
+from bnce.models.body import Body
+from bnce.registry import ModelConfig
 
 
 class Gru(Body):
-    def __init__(self, embedding_size, hidden_size, dropout, depth):
+    def __init__(self, embedding_size, hidden_size, dropout):
         super().__init__()
-        self.cell = nn.GRU(embedding_size, hidden_size, num_layers=depth)
-        self.depth, self.output_size = depth, hidden_size
+        self.cell = nn.GRU(embedding_size, hidden_size, num_layers=2)
+        self.output_size = hidden_size
 
     def initial_state(self, num_streams):
         like = next(self.parameters())
-        return (torch.zeros(self.depth, num_streams, self.output_size, dtype=like.dtype, device=like.device),)
+        return (torch.zeros(2, num_streams, self.output_size, dtype=like.dtype, device=like.device),)
 
     def forward(self, embedded_LBE, state):
         hidden_TBD, after = self.cell(embedded_LBE, state[0])
         return hidden_TBD, (after.detach(),)
 
 
-RECORD = Record(
-    name="gru",
-    shown="GRU",
-    help="two GRU layers",
-    built_by="pretend_body:Gru",
-    options={"depth": 2},
-    family="gru",
-    layers="{embedding_size}–2×{hidden_size}(R)–V",
-    sizes=("embedding_size", "hidden_size"),
-    carries_state=True,
-)
-"""
-OPTIMISER = """
-from bnce.kinds.optimisers import Optimiser as Record
+@bnce.register
+class GruConfig(ModelConfig, tag="gru", frozen=True):
+    """GRU: two GRU layers"""
+
+    code = "pretend_body:Gru"
+    layers = "{embedding_size}–2×{hidden_size}(R)–V"
+    carries_state = True
+'''
+OPTIMISER = '''
+import bnce
 from bnce.optimisers import Optimiser
+from bnce.registry import OptimiserConfig
 
 
 num_steps = 0
@@ -83,14 +80,13 @@ class Sign(Optimiser):
         self.body.flat.sub_(0.1 * self.body_rate * gradients.body.sign())
 
 
-RECORD = Record(
-    name="sign",
-    shown="sign SGD",
-    help="steps of one size",
-    built_by="pretend_optimiser:Sign",
-    rates=("learning_rate", "body_learning_rate"),
-)
-"""
+@bnce.register
+class SignConfig(OptimiserConfig, tag="sign", frozen=True):
+    """sign SGD: steps of one size"""
+
+    code = "pretend_optimiser:Sign"
+    body_learning_rate: float = 0.004
+'''
 
 
 def write(directory: Path) -> None:

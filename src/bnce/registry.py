@@ -1,0 +1,401 @@
+"""The losses, models and optimisers: one frozen record each. It says what it is called, what can be set, and its code.
+
+Values are checked when a record is made, whether from TOML, from `--set` or in Python, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args
+
+import msgspec
+from msgspec import Meta
+
+from bnce.errors import UserError, shown, unknown_name
+
+LOG_Z = 9.0  # the paper's
+BASELINE = "softmax"  # the loss that speeds and qualities are compared with
+HEAD_SIZE = 64  # units of a Transformer's head, about
+DEFAULT_CONTEXT = 128  # words, where no chunk says how many there are
+
+# Bounds are what 32-bit sizes and float32 hold.
+Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Rate = Annotated[float, Meta(gt=0, le=1e38)]
+Penalty = Annotated[float, Meta(ge=0, le=1e38)]
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list of numbers from 1 on",
+}
+_BOUNDS = {">=": "at least", ">": "above", "<=": "at most", "<": "below"}
+
+
+def about(description: str) -> Meta:
+    """Describe a setting in a sentence."""
+    return Meta(description=description)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+    """Settings that belong together.
+
+    The docstring of one that is registered reads "Title: what it is in a few words".
+    """
+
+    section: ClassVar[str]  # of config.toml
+    title: ClassVar[str] = ""  # as tables print it
+    help: ClassVar[str] = ""
+    code: ClassVar[str] = ""  # "package.module:name" of what computes it, imported when it is needed
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            try:
+                converted = msgspec.convert(value, field.type)
+            except msgspec.ValidationError as error:
+                raise _explain(f"{self.section}.{field.name}", value, field.type, str(error)) from None
+            # The default itself where the value is equal to it, which the record's text then leaves out.
+            msgspec.structs.force_setattr(self, field.name, field.default if converted == field.default else converted)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse values that do not go together."""
+
+    @property
+    def name(self) -> str:
+        """The name in settings and on the command line."""
+        return str(self.__struct_config__.tag)
+
+
+def _explain(key: str, value: object, wanted: Any, told: str) -> UserError:
+    """Put what msgspec says of a value into a sentence."""
+    choices = get_args(get_args(wanted)[0]) if get_args(wanted) else ()
+    if isinstance(value, str) and choices:
+        return unknown_name(key, value, choices)
+    rule, found = "a number that float32 holds", re.match(r"Expected `(\w+)`(?: ([<>]=?) (\S+))?", told)
+    if "`$[" in told:
+        rule = _TYPES["array"]
+    elif found is not None:
+        kind, bound, limit = found.groups()
+        rule = f"{_BOUNDS[bound]} {limit.removesuffix('.0')}" if bound else _TYPES[kind]
+    return UserError(f"{key} is {shown(value)}: it must be {rule}.")
+
+
+class Loss(Record, tag_field="name", frozen=True):
+    """The loss of an output layer: `code` computes it for every position from an `OutputBatch` and this record.
+
+    The layer and the trainer use these fields of a record that has them: `log_z`, `learn_log_z`, `num_noise`, `noise`,
+    `noise_power`, `penalty`, `replacement`.
+    """
+
+    section = "loss"
+    structure: ClassVar[str] = ""  # "package.module:Class" that finds the rows of a word: the layer is then exact
+    batch_noise: ClassVar[Literal["none", "step", "streams"]] = "none"  # the targets of the batch that are noise
+    scores_odds: ClassVar[bool] = False  # its scores are ln p − ln(K · p_n), no log-probabilities less a constant
+    caveat: ClassVar[str] = ""  # what must be said beside its perplexity
+
+    @property
+    def normalises(self) -> bool:
+        """Whether the constant Z may replace the sum over the vocabulary."""
+        return True
+
+    def check(self) -> None:
+        """Refuse to train a constant that nothing holds the sum at."""
+        if getattr(self, "learn_log_z", False) and not self.normalises:
+            raise UserError(f"loss.learn_log_z is on, but {self.name} has no constant Z as it is set: leave it out.")
+
+
+class ModelConfig(Record, tag_field="name", frozen=True):
+    """The layers from embedded words to the last hidden layer."""
+
+    section = "model"
+    layers: ClassVar[str]  # as the paper's Tables 1 and 3 write them, with names of settings in braces
+    carries_state: ClassVar[bool] = False  # from chunk to chunk in training, so that it reads on where it left off
+    resets: ClassVar[bool] = False  # whether its `forward` takes the places where texts begin anew
+    attends: ClassVar[bool] = False  # to `context` words before a position, of which a chunk must have as many
+    options: ClassVar[Mapping[str, str]] = {}  # what the body takes beside these settings
+    embedding_range: ClassVar[float] = 0.1  # an embedding's numbers start between minus this and this
+    embedding_size: Annotated[Size, about("Numbers per word.")] = 200
+    hidden_size: Annotated[Size, about("Units per layer.")] = 600
+    dropout: Annotated[float, Meta(ge=0, lt=1, description="Probability of dropping a number.")] = 0.0
+
+    def settled(self, num_steps: int = DEFAULT_CONTEXT) -> ModelConfig:
+        """Put the numbers that 0 stands for in their places; a chunk has `num_steps` words."""
+        return self
+
+
+class OptimiserConfig(Record, tag_field="name", frozen=True):
+    """How gradients become steps."""
+
+    section = "optimiser"
+    learning_rate: Annotated[Rate, about("Of everything, or of the tables where the body has its own.")] = 0.4
+    clip_norm: Annotated[Rate, about("Largest norm of all gradients.")] = 5.0
+    gradient: Annotated[Literal["streams", "tokens"], about("What it is averaged over.")] = "streams"
+    schedule: Annotated[Literal["halve", "linear", "cosine"], about("How rates fall.")] = "halve"
+    patience: Annotated[Size, about("Schedule halve: epochs without a better validation perplexity.")] = 7
+    warmup_steps: Annotated[Count, about("Schedules linear and cosine: steps to the full rate.")] = 0
+
+    @property
+    def rates(self) -> list[str]:
+        """The settings that are its learning rates."""
+        return [name for name in self.__struct_fields__ if name.endswith("learning_rate")]
+
+
+R = TypeVar("R", bound=Record)
+LOSSES: dict[str, type[Loss]] = {}
+MODELS: dict[str, type[ModelConfig]] = {}
+OPTIMISERS: dict[str, type[OptimiserConfig]] = {}
+load = pkgutil.resolve_name  # of the code of a record
+KNOWN: dict[str, dict[str, Any]] = {"model": MODELS, "loss": LOSSES, "optimiser": OPTIMISERS}
+
+
+def register(kind: type[R]) -> type[R]:
+    """Decorate the record of a loss, model or optimiser, so that it is known by its tag."""
+    name, known = str(kind.__struct_config__.tag), KNOWN[kind.section]
+    # Names stand in lists with commas and become directories.
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or name == "all" or name in known:
+        raise UserError(
+            f"A {kind.section} cannot be called '{name}': give it a new tag, of lower-case letters, digits and hyphens "
+            "between them, and not 'all'."
+        )
+    kind.title, _, kind.help = (kind.__doc__ or "").partition(": ")
+    known[name] = kind
+    return kind
+
+
+def names_with_help(known: Mapping[str, type[Record]]) -> str:
+    """List all names, each with its few words."""
+    return ", ".join(f"{name} ({kind.help})" for name, kind in known.items())
+
+
+def find(kind: type[R], name: object) -> type[R]:
+    """Find a record by its name, such as `find(Loss, "bnce")`."""
+    if not isinstance(name, str) or name not in KNOWN[kind.section]:
+        raise unknown_name(kind.section, name, KNOWN[kind.section])
+    return cast(type[R], KNOWN[kind.section][name])
+
+
+class ConstantLoss(Loss, frozen=True):
+    """with a constant Z"""
+
+    log_z: Annotated[float, Meta(ge=-100, le=100, description="ln Z, which the model learns to be normalised by.")] = (
+        9.0
+    )
+    learn_log_z: Annotated[bool, about("Whether ln Z is trained.")] = False
+
+
+class DrawnLoss(ConstantLoss, frozen=True):
+    """with drawn noise words"""
+
+    num_noise: Annotated[Size, about("K, the number of drawn noise words.")] = 100
+    noise: Annotated[Literal["unigram", "uniform", "log-uniform"], about("What words are drawn from.")] = "unigram"
+    noise_power: Annotated[float, Meta(ge=-10, le=10, description="Below 1 it flattens the unigram.")] = 1.0
+
+
+@register
+class Softmax(ConstantLoss, tag="softmax", frozen=True):
+    """softmax: exact; slow for large vocabularies"""
+
+    code = "bnce.losses.softmax:softmax"
+    penalty: Annotated[Penalty, about("λ, on how far ln Z(context) is from ln Z; 0: no PPLn.")] = 0.0
+
+    @property
+    def normalises(self) -> bool:
+        """Whether a penalty keeps the sum near the constant."""
+        return self.penalty > 0
+
+
+@register
+class SelfNormalisedSoftmax(Softmax, tag="self-normalised-softmax", frozen=True):
+    """self-normalised softmax: softmax with a penalty that keeps its sum near the constant Z; as slow as softmax"""
+
+    penalty: Penalty = 0.1
+
+
+@register
+class Nce(DrawnLoss, tag="nce", frozen=True):
+    """NCE: separate noise words for each position"""
+
+    code = "bnce.losses.sampled_nce:nce"
+
+
+@register
+class SharedNce(DrawnLoss, tag="snce", frozen=True):
+    """S-NCE: noise words shared by the batch"""
+
+    code = "bnce.losses.sampled_nce:shared_nce"
+
+
+@register
+class SampledSoftmax(DrawnLoss, tag="sampled-softmax", frozen=True):
+    """sampled softmax: softmax over drawn words that all positions of a chunk share"""
+
+    code = "bnce.losses.sampled_softmax:sampled_softmax"
+    normalises = False
+    num_noise: Size = 8192
+    replacement: Annotated[bool, about("Whether a word may be drawn more than once.")] = True
+
+
+@register
+class BatchNce(ConstantLoss, tag="bnce", frozen=True):
+    """B-NCE: the other target words of the batch are the noise; with loss.num_noise > 0, drawn words are added"""
+
+    code = "bnce.losses.batch_nce:batch_nce"
+    batch_noise = "step"
+    num_noise: Annotated[Count, about("K, the number of noise words that are drawn beside those of the batch.")] = 0
+
+
+@register
+class Chunk(ConstantLoss, tag="chunk", frozen=True):
+    """chunk: a mix of chunk-bnce (loss.beta 1) and chunk-softmax (loss.beta 0)"""
+
+    code = "bnce.losses.chunk:chunk"
+    batch_noise = "streams"
+    beta: Annotated[float, Meta(ge=0, le=1, description="The share of chunk B-NCE.")] = 1.0
+    penalty: Annotated[Penalty, about("λ, on how far the chunk's estimate of ln Z(context) is from ln Z.")] = 0.0
+
+    @property
+    def normalises(self) -> bool:
+        """Whether B-NCE or a penalty keeps the sum near the constant."""
+        return self.beta > 0 or self.penalty > 0
+
+
+@register
+class ChunkBnce(Chunk, tag="chunk-bnce", frozen=True):
+    """chunk B-NCE: the target words of the other streams, at all time steps of the chunk, are the noise"""
+
+
+@register
+class ChunkSoftmax(Chunk, tag="chunk-softmax", frozen=True):
+    """chunk softmax: softmax over the target words of the other streams, at all time steps of the chunk"""
+
+    beta: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    penalty: Penalty = 0.1
+
+
+@register
+class AdaptiveSoftmax(Loss, tag="adaptive-softmax", frozen=True):
+    """adaptive softmax: exact; one softmax over the frequent words, smaller ones over groups of rare words"""
+
+    code = "bnce.losses.adaptive_softmax:adaptive_softmax"
+    structure = "bnce.losses.adaptive_softmax:AdaptiveSoftmax"
+    cutoffs: Annotated[tuple[Size, ...], about("The frequency ranks at which its tails begin; []: by V.")] = ()
+    div_value: Annotated[float, Meta(ge=1, le=1e38, description="A tail's layer is smaller by this factor.")] = 4.0
+
+    def check(self) -> None:
+        """Refuse ranks that do not rise."""
+        if list(self.cutoffs) != sorted(set(self.cutoffs)):
+            raise UserError(f"loss.cutoffs is {list(self.cutoffs)}: give rising numbers from 1 on.")
+
+
+class RecurrentConfig(ModelConfig, frozen=True):
+    """recurrent layers"""
+
+    code = "bnce.models.recurrent:Recurrent"
+    layers = "{embedding_size}–{repeated}{hidden_size}(R)–V"
+    carries_state = resets = True
+    num_layers: Annotated[Size, about("Recurrent layers.")] = 1
+
+
+class BottleneckConfig(RecurrentConfig, frozen=True):
+    """recurrent layers, then a smaller ReLu layer"""
+
+    layers = "{embedding_size}–{repeated}{hidden_size}(R)–{bottleneck_size}(B)–V"
+    bottleneck_size: Annotated[Size, about("Units of the ReLu layer before the output.")] = 400
+
+
+@register
+class Ffnn(ModelConfig, tag="ffnn", frozen=True):
+    """FFNN: n-gram feed-forward network"""
+
+    code = "bnce.models.feedforward:FeedForward"
+    layers = "{num_words}×{embedding_size}–{hidden_size}–{bottleneck_size}(B)–V"
+    resets = True
+    bottleneck_size: Annotated[Size, about("Units of the ReLu layer before the output.")] = 400
+    order: Annotated[int, Meta(ge=2, le=2**31 - 1, description="A word is predicted from order − 1 words.")] = 5
+
+
+@register
+class Rnn(RecurrentConfig, tag="rnn", frozen=True):
+    """RNN: tanh RNN layers"""
+
+    options = {"cell": "rnn"}
+
+
+@register
+class ReluRnn(BottleneckConfig, tag="relu-rnn", frozen=True):
+    """ReLu-RNN: RNN, then a smaller ReLu layer"""
+
+    options = {"cell": "rnn"}
+
+
+@register
+class Lstm(RecurrentConfig, tag="lstm", frozen=True):
+    """LSTM: LSTM layers"""
+
+    options = {"cell": "lstm"}
+
+
+@register
+class ReluLstm(BottleneckConfig, tag="relu-lstm", frozen=True):
+    """ReLu-LSTM: LSTM, then a smaller ReLu layer"""
+
+    options = {"cell": "lstm"}
+
+
+@register
+class Transformer(ModelConfig, tag="transformer", frozen=True):
+    """Transformer: decoder-only Transformer"""
+
+    code = "bnce.models.transformer:Transformer"
+    layers = "{embedding_size}–{num_layers}×{hidden_size}(T)–V"
+    resets = attends = True
+    # A row is normed before the first layer, so its length only decides how far a step turns it: from 0.1 a run on
+    # 25.6M words ended at a validation perplexity of 62.3, from 0.035 at 60.5, from 0.01 at 59.9.
+    embedding_range = 0.01
+    num_layers: Annotated[Size, about("Layers of attention.")] = 6
+    num_heads: Annotated[Count, about("Parts of a layer that attend each for itself; 0: one per 64 units.")] = 0
+    context: Annotated[Count, about("Words that a layer attends to; 0: training.num_steps.")] = 0
+
+    def check(self) -> None:
+        """Refuse heads of different sizes."""
+        if self.num_heads and self.hidden_size % self.num_heads:
+            raise UserError(
+                f"model.hidden_size is {self.hidden_size}, which {self.num_heads} heads cannot share evenly: make it a "
+                f"multiple of {self.num_heads}, or change model.num_heads."
+            )
+
+    def settled(self, num_steps: int = DEFAULT_CONTEXT) -> Transformer:
+        """Choose the heads, as many of about 64 units as can share a layer evenly, and the context."""
+        most = max(1, self.hidden_size // HEAD_SIZE)
+        fitting = next(number for number in range(most, 0, -1) if self.hidden_size % number == 0)
+        return msgspec.structs.replace(self, num_heads=self.num_heads or fitting, context=self.context or num_steps)
+
+
+@register
+class SgdConfig(OptimiserConfig, tag="sgd", frozen=True):
+    """SGD: plain SGD, as in the paper"""
+
+    code = "bnce.optimisers.optimiser:Sgd"
+
+
+@register
+class RowwiseAdagradConfig(OptimiserConfig, tag="rowwise", frozen=True):
+    """row-wise Adagrad: row-wise Adagrad on the word tables, Adam on the other layers"""
+
+    code = "bnce.optimisers.optimiser:AdagradByRow"
+    body_learning_rate: Annotated[Rate, about("Of the layers that are no tables.")] = 0.004
+
+
+@register
+class RowwiseAdamConfig(OptimiserConfig, tag="rowwise-adam", frozen=True):
+    """row-wise Adam: row-wise Adam on the word tables, Adam on the other layers"""
+
+    code = "bnce.optimisers.optimiser:AdamByRow"
+    body_learning_rate: Annotated[Rate, about("Of the layers that are no tables.")] = 0.004
+    # Squares of gradients below 1e-20 are 0 in float32, and a step divided by less than that has no bound.
+    eps: Annotated[float, Meta(ge=1e-20, le=1e38, description="Added to a row's root mean squared gradient.")] = 1e-6
