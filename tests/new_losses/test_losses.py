@@ -5,14 +5,13 @@ Legend: T time steps, B streams, N positions, D hidden, V vocabulary, K drawn wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import bnce
 from bnce.new_losses import adaptive_softmax, batch_nce, chunk, sampled_nce, sampled_softmax, scored, softmax

@@ -9,7 +9,8 @@ a hidden layer that is projected to D / div_value^i units. With k(w) the tail of
 Only positions whose target is in a tail compute it. PyTorch's module looks for them with `nonzero`, for which a GPU's
 host has to wait. Here every tail has the capacity for as many positions as a chunk of the text has at most, which is
 counted beforehand; so shapes do not depend on the data and a step can be captured. More positions make the loss NaN:
-they are never left out in silence. Unlike PyTorch's module, tails have biases, so that training starts at the unigram model.
+they are never left out in silence. Unlike PyTorch's module, tails have biases, so that training starts at the unigram
+model.
 
 Legend: N positions, D hidden, V vocabulary, S words of the head, C tails, R = S + C rows of the head, v words and
 d units of a tail, Q the capacity of a tail.
@@ -30,8 +31,9 @@ from torch import Tensor, nn
 from bnce.errors import UserError
 from bnce.new_losses.exact_layer import ExactLayer, by_frequency
 from bnce.new_losses.loss import OutputBatch
+from bnce.new_losses.scored import Scoring, score, scored
 from bnce.new_losses.scores import log_normaliser, score_all, score_words
-from bnce.new_losses.softmax import cross_entropy
+from bnce.new_losses.softmax import cross_entropies
 from bnce.noise import Noise
 
 # The shares of the vocabulary after which the tails begin. At V = 800K these are the cutoffs 60,000 and 160,000 of
@@ -40,22 +42,23 @@ CUTOFF_SHARES = (3 / 40, 1 / 5)
 
 
 def adaptive_softmax(batch: OutputBatch, record: Any) -> Tensor:
-    """Compute −ln p(target) of every position (T, B). What `record` says is in `batch.loss_state`, which it has built."""
-    target_TB, valid_TB, wrong_TB = batch.words()
-    hidden_1RD, counts_1R, place_R, (target_1R,) = batch.flat(valid_TB, wrong_TB, target_TB)
+    """Compute −ln p(target) of every position (T, B); `batch.loss_state` is the `AdaptiveSoftmax` of the record."""
+    words, hidden_ND = batch.words(), batch.hidden_TBD.flatten(0, 1)
     layer: AdaptiveSoftmax = batch.loss_state
-    word_R, tail_R = layer.find(target_1R[0], None if counts_1R is None else counts_1R[0] == 1)
-    num_positions = target_TB.numel()
-    head_R = layer.head_rows(word_R, tail_R)
-    loss_N = cross_entropy(hidden_1RD[0], batch.weight_VD, batch.bias_V, head_R, counts_1R, place_R, num_positions)
-    for tail, position_Q, is_there_Q, excess in layer.positions(tail_R):
-        small_Qd = tail.project(hidden_1RD[0].index_select(0, position_Q))
-        word_Q = torch.where(is_there_Q, word_R.index_select(0, position_Q) - tail.begin, 0)
-        place_Q = position_Q if place_R is None else place_R.index_select(0, position_Q)
-        counts_1Q = is_there_Q.to(batch.score_dtype).unsqueeze(0)
-        tail_N = cross_entropy(small_Qd, tail.weight, tail.bias, word_Q, counts_1Q, place_Q, num_positions)
-        loss_N = loss_N + tail_N + excess
-    return loss_N.view(target_TB.shape)
+    place_TB, tail_TB = layer.find(words.target_TB, words.valid_TB)
+    loss_TB = scored(batch, words, cross_entropies, rows=(layer.head_rows(place_TB, tail_TB),))
+    place_N = place_TB.reshape(-1)
+    for tail, position_Q, is_there_Q, excess in layer.positions(tail_TB.reshape(-1)):
+        scoring = Scoring(
+            cross_entropies,
+            counts_PR=is_there_Q.to(batch.score_dtype).unsqueeze(0),
+            rows=(torch.where(is_there_Q, place_N.index_select(0, position_Q) - tail.begin, 0).unsqueeze(0),),
+            place_R=position_Q,
+            num_positions=len(place_N),
+        )
+        small_1Qd = tail.project(hidden_ND.index_select(0, position_Q)).unsqueeze(0)
+        loss_TB = loss_TB + score(small_1Qd, tail.weight, tail.bias, None, scoring).view(loss_TB.shape) + excess
+    return loss_TB
 
 
 def _tail_size(hidden_size: int, div_value: float, number: int) -> int:

@@ -38,8 +38,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bnce.new_losses.loss import OutputBatch, count_steps, counts
-from bnce.new_losses.scored import Block, finish, scored, scores
+from bnce.new_losses.loss import OutputBatch, count_steps
+from bnce.new_losses.scored import Block, Scoring, finish, score, scores
 from bnce.noise import Noise
 
 
@@ -48,35 +48,31 @@ def batch_nce(batch: OutputBatch, record: Any) -> Tensor:
 
     The drawn words come from `batch.loss_state`, or where that is None from the noise of the batch.
     """
-    target_TB, valid_TB, wrong_TB = batch.words()
-    counted = count_steps(valid_TB, target_TB, record.num_noise, batch.score_dtype)
-    column_TM, shift_TM = columns(batch, target_TB, counted.log_num_noise, record.num_noise)
-    T, B = target_TB.shape
+    words, K = batch.words(), record.num_noise
+    counted = count_steps(words.valid_TB, words.target_TB, K, batch.score_dtype)
+    column_TM, shift_TM = columns(batch, words.target_TB, counted.log_num_noise, K)
     counts_TB = None
     if counted.valid_TB is not None:
-        counts_TB = counts(counted.valid_TB, wrong_TB, batch.score_dtype)
+        counts_TB = words._replace(valid_TB=counted.valid_TB).counts(batch.score_dtype)
         # A position that does not count is no noise to others either. Drawn words always are.
-        no_noise_TM = F.pad(~counted.valid_TB, (0, record.num_noise))
-        shift_TM = shift_TM.masked_fill(no_noise_TM, -torch.inf)
-    return scored(
-        batch.hidden_TBD,
-        batch.weight_VD,
-        batch.bias_V,
+        shift_TM = shift_TM.masked_fill(F.pad(~counted.valid_TB, (0, K)), -torch.inf)
+    own_TB = torch.arange(words.target_TB.shape[1], device=column_TM.device).expand(words.target_TB.shape)
+    scoring = Scoring(
         classification,
-        log_z=batch.log_z,
         word_PM=column_TM,
         shift_PM=shift_TM,
         counts_PR=counts_TB,
-        rows=(torch.arange(B, device=target_TB.device).expand(T, B),),
+        rows=(own_TB,),
         sparse=batch.sparse,
         is_exact=True,
     )
+    return score(batch.hidden_TBD, batch.weight_VD, batch.bias_V, batch.log_z, scoring)
 
 
 def columns(
     batch: OutputBatch, target_TB: Tensor, log_num_noise: Tensor | float, num_drawn: int
 ) -> tuple[Tensor, Tensor]:
-    """Give the words of the columns (T, M), as Section 3.2 has it K further ones after the targets, and their shifts."""
+    """Give the words of the columns (T, M), the targets and as Section 3.2 has it K further ones, and their shifts."""
     log_noise_TM, column_TM = batch.noise.log_prob(target_TB), target_TB
     if num_drawn:
         drawn: Noise = batch.noise if batch.loss_state is None else batch.loss_state

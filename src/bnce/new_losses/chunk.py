@@ -36,35 +36,25 @@ from bnce.new_losses.scored import Block, finish, scored, scores, shares_
 
 def chunk(batch: OutputBatch, record: Any) -> Tensor:
     """Compute the chunk loss of every position (T, B)."""
-    target_TB, valid_TB, wrong_TB = batch.words()
-    counted = count_streams(valid_TB, target_TB, batch.stream_TB, batch.score_dtype)
-    found = columns(batch, target_TB, counted)
+    words = batch.words()
+    counted = count_streams(words.valid_TB, words.target_TB, batch.stream_TB, batch.score_dtype)
+    found = columns(batch, words.target_TB, counted)
     shift_U, shift_TB = -batch.noise.log_prob(found.word_U), None
     if isinstance(counted.log_num_noise, Tensor):
-        shift_TB = -counted.log_num_noise.expand(target_TB.shape)
+        shift_TB = -counted.log_num_noise.expand(words.target_TB.shape)
     else:  # all positions see as many noise words
         shift_U = shift_U - counted.log_num_noise
-    per_position = [found.column_TB, found.stream_TB, *(() if shift_TB is None else (shift_TB,))]
-    hidden_1RD, counts_1R, place_R, (column_1R, stream_1R, *shift) = batch.flat(
-        counted.valid_TB, wrong_TB, *per_position
-    )
-    loss: Tensor = scored(
-        hidden_1RD,
-        batch.weight_VD,
-        batch.bias_V,
+    return scored(
+        batch,
+        words._replace(valid_TB=counted.valid_TB),
         functools.partial(classification_or_ranking, beta=record.beta, penalty=record.penalty),
         log_z=batch.log_z,
         word_PM=found.word_U.unsqueeze(0),
-        shift_PM=shift_U.unsqueeze(0).where(found.count_U > 0, -torch.inf),
-        shift_PR=shift[0] if shift else None,
-        counts_PR=counts_1R,
-        rows=(column_1R, stream_1R),
+        shift_PM=shift_U.where(found.count_U > 0, -torch.inf).unsqueeze(0),
+        shift_TB=shift_TB,
+        rows=(found.column_TB, found.stream_TB),
         shared=(found.count_U, *found.own),
-        place_R=place_R,
-        num_positions=target_TB.numel(),
-        sparse=batch.sparse,
     )
-    return loss.view(target_TB.shape)
 
 
 class Columns(NamedTuple):

@@ -62,23 +62,6 @@ class OutputBatch:
         wrong_TB = ~is_word_TB if valid_TB is None else valid_TB & ~is_word_TB
         return Words(torch.where(found_TB, target_TB, 0), found_TB, wrong_TB)
 
-    def flat(
-        self, valid_TB: Tensor | None, wrong_TB: Tensor | None, *values: Tensor
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, list[Tensor]]:
-        """Put positions in one dimension; on a CPU only those that count.
-
-        Gives hidden rows (1, R, D), `counts` (1, R), the places of rows among all positions (R,), and other values that
-        there are for each position (1, R); None: all count, or all are there.
-        """
-        hidden_ND, flat = self.hidden_TBD.flatten(0, 1), [value_TB.reshape(-1) for value_TB in values]
-        counts_1R, place_R = None, None
-        if valid_TB is not None and (self.target_TB.device.type != "cpu" or torch.compiler.is_compiling()):
-            counts_1R = counts(valid_TB, wrong_TB, self.score_dtype).reshape(1, -1)
-        elif valid_TB is not None:
-            (place_R,) = torch.nonzero(valid_TB.reshape(-1), as_tuple=True)
-            hidden_ND, *flat = (value_N.index_select(0, place_R) for value_N in (hidden_ND, *flat))
-        return hidden_ND.unsqueeze(0), counts_1R, place_R, [value_R.unsqueeze(0) for value_R in flat]
-
 
 class Words(NamedTuple):
     """The targets of a batch."""
@@ -87,11 +70,11 @@ class Words(NamedTuple):
     valid_TB: Tensor | None  # where a target counts and is a word; None: everywhere
     wrong_TB: Tensor | None  # where a target counts but is no word; None: nowhere
 
-
-def counts(valid_TB: Tensor, wrong_TB: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Say in one number what becomes of a position's loss: 1 it counts, 0 it does not, NaN its target is no word."""
-    counts_TB = valid_TB.to(dtype)
-    return counts_TB if wrong_TB is None else counts_TB.masked_fill(wrong_TB, torch.nan)
+    def counts(self, dtype: torch.dtype) -> Tensor:
+        """Say in one number what becomes of a position's loss: 1 it counts, 0 it does not, NaN it has no word."""
+        assert self.valid_TB is not None
+        counts_TB = self.valid_TB.to(dtype)
+        return counts_TB if self.wrong_TB is None else counts_TB.masked_fill(self.wrong_TB, torch.nan)
 
 
 class Counted(NamedTuple):

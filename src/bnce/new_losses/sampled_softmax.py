@@ -41,54 +41,41 @@ LEAST = -1e30  # stands for ln 0 where two of them would be subtracted
 
 
 def sampled_softmax(batch: OutputBatch, record: Any) -> Tensor:
-    """Compute the sampled softmax loss of every position (T, B); `batch.loss_state` says how different words are drawn.
+    """Compute the sampled softmax loss of every position (T, B).
 
-    It is the `Tries` of the noise; None: words are drawn with replacement.
+    `batch.loss_state` are the `Tries` that different words are drawn by; None: words are drawn with replacement.
     """
-    target_TB, valid_TB, wrong_TB = batch.words()
-    tries: Tries | None = batch.loss_state
-    hidden_1RD, counts_1R, place_R, (target_1R,) = batch.flat(valid_TB, wrong_TB, target_TB)
-    if tries is None:
-        word_1C = batch.noise.sample((1, record.num_noise))
-        shift_1C = -log_expected(batch.noise, word_1C, record.num_noise, None)
-    else:
-        word_C, is_word_C = first_of_each(batch.noise.sample((tries.num_draws,)), tries.max_distinct)
-        word_1C = word_C.unsqueeze(0)
-        shift_1C = -log_expected(batch.noise, word_1C, record.num_noise, tries)
-        shift_1C = shift_1C.masked_fill(~is_word_C, -torch.inf)
-    loss: Tensor = scored(
-        hidden_1RD,
-        batch.weight_VD,
-        batch.bias_V,
+    words, tries = batch.words(), batch.loss_state
+    word_C = batch.noise.sample((record.num_noise if tries is None else tries.num_draws,))
+    is_word_C = None
+    if tries is not None:
+        word_C, is_word_C = first_of_each(word_C, tries.max_distinct)
+    shift_C = -log_expected(batch.noise, word_C, record.num_noise, tries)
+    return scored(
+        batch,
+        words,
         ranking,
-        word_PM=word_1C,
-        shift_PM=shift_1C,
-        counts_PR=counts_1R,
-        own_word_PR=target_1R,
-        own_shift_PR=-log_expected(batch.noise, target_1R, record.num_noise, tries),
-        rows=() if tries is None else (target_1R,),
-        shared=() if tries is None else (word_1C,),
-        place_R=place_R,
-        num_positions=target_TB.numel(),
-        sparse=batch.sparse,
+        word_PM=word_C.unsqueeze(0),
+        shift_PM=(shift_C if is_word_C is None else shift_C.where(is_word_C, -torch.inf)).unsqueeze(0),
+        own_shift_TB=-log_expected(batch.noise, words.target_TB, record.num_noise, tries),
+        rows=() if tries is None else (words.target_TB,),
+        shared=() if tries is None else (word_C,),
     )
-    return loss.view(target_TB.shape)
 
 
-def ranking(block: Block, *word_1C: Tensor) -> Tensor:
+def ranking(block: Block, *word_C: Tensor) -> Tensor:
     """Turn products and own scores into gradients, and give the loss of each row.
 
-    `word_1C` are the words of the columns where hits have no part; `rows` are then the words of the targets.
+    `word_C` are the words of the columns where hits have no part; `rows` are then the words of the targets.
     """
-    score_1RC = scores(block)
-    own_1R = block.own_PR
+    score_1RC, own_1R = scores(block), block.own_PR
     assert own_1R is not None
-    for word in word_1C:
-        is_hit_1RC = block.rows[0].unsqueeze(2) == word.unsqueeze(1)
-        score_1RC.masked_fill_(F.pad(is_hit_1RC, (0, score_1RC.shape[2] - word.shape[1])), -torch.inf)
+    for word in word_C:
+        is_hit_1RC = block.rows[0].unsqueeze(2) == F.pad(word, (0, score_1RC.shape[2] - word.shape[0]), value=-1)
+        score_1RC.masked_fill_(is_hit_1RC, -torch.inf)
     total_1R1 = shares_(score_1RC)
     is_nothing_1R1 = total_1R1 == -torch.inf
-    lead_1R = total_1R1.masked_fill(is_nothing_1R1, LEAST).squeeze(2) - own_1R
+    lead_1R = total_1R1.squeeze(2).clamp(min=LEAST) - own_1R
     push_1R = torch.sigmoid(lead_1R)
     gradient_1RC = score_1RC.mul_(push_1R.unsqueeze(2)).masked_fill_(is_nothing_1R1, 0.0)
     own_1R.copy_(-push_1R)

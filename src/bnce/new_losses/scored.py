@@ -27,7 +27,10 @@ each, D hidden, E = D padded, V rows of the tables, N positions.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -35,9 +38,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bnce import rows
 from bnce.errors import UserError
 from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
+from bnce.new_losses.loss import OutputBatch, Words
+from bnce.rows import table_gradient
+
+Backward = Callable[..., tuple[Tensor | None, ...]]
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
 MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
@@ -60,129 +66,130 @@ class Block(NamedTuple):
 Rule = Callable[..., Tensor]
 
 
-class Plan(NamedTuple):
-    """What the Function is told beside tensors."""
+@dataclass
+class Scoring:
+    """What rows are scored against, and how losses come of the scores."""
 
     rule: Rule
-    dtype: torch.dtype  # of products
-    is_exact: bool  # whether products of a narrow type are to be float32
-    sparse: bool  # gradients of tables by row
-    max_scores: int
-    wants_gradients: bool
-    num_rows: int  # how many of the tensors are `rows`
-    num_positions: int | None  # N, where losses are put in places
+    word_PM: Tensor | None = None  # the columns; None: every row of the tables in its order
+    shift_PM: Tensor | None = None
+    shift_PR: Tensor | None = None
+    counts_PR: Tensor | None = None
+    own_word_PR: Tensor | None = None  # the rows' own targets, where they are scored apart because they are no columns
+    own_shift_PR: Tensor | None = None  # which own targets have instead of −ln Z and a shift
+    rows: Sequence[Tensor] = ()
+    shared: Sequence[Tensor] = ()
+    place_R: Tensor | None = None  # where among N positions each row's loss is added; None: rows are the positions
+    num_positions: int = 0
+    sparse: bool = False  # gradients of the tables by row
+    is_exact: bool = False  # products of a narrow type are float32
 
 
 def scored(
-    hidden_PRD: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor,
+    batch: OutputBatch,
+    words: Words,
     rule: Rule,
     *,
     log_z: Tensor | None = None,
-    word_PM: Tensor | None = None,
-    shift_PM: Tensor | None = None,
-    shift_PR: Tensor | None = None,
-    counts_PR: Tensor | None = None,
-    own_word_PR: Tensor | None = None,
-    own_shift_PR: Tensor | None = None,
+    shift_TB: Tensor | None = None,
+    own_shift_TB: Tensor | None = None,
     rows: Sequence[Tensor] = (),
-    shared: Sequence[Tensor] = (),
-    place_R: Tensor | None = None,
-    num_positions: int | None = None,
-    sparse: bool = False,
-    is_exact: bool = False,
+    **others: Any,
 ) -> Tensor:
-    """Compute the loss of every row (P, R); with `place_R` of every position (N,), where each row's loss is added.
+    """Compute the loss of every position (T, B) against columns that all positions share.
 
-    `word_PM` are the columns, None: every row of the tables in its order. `own_word_PR` are the rows' own targets where
-    these are scored apart, because they are no columns; they have no ln Z.
+    On a CPU only positions that count become rows. `rows` are (T, B) here; `others` are fields of `Scoring`.
     """
-    limits = MAX_LOGITS if word_PM is None else MAX_SCORES
-    plan = Plan(
+    hidden_ND, target_TB, place_R, counts_1N = batch.hidden_TBD.flatten(0, 1), words.target_TB, None, None
+    if words.valid_TB is not None and (target_TB.device.type != "cpu" or torch.compiler.is_compiling()):
+        counts_1N = words.counts(batch.score_dtype).reshape(1, -1)
+    elif words.valid_TB is not None:
+        (place_R,) = torch.nonzero(words.valid_TB.reshape(-1), as_tuple=True)
+        hidden_ND = hidden_ND.index_select(0, place_R)
+
+    def flat(values_TB: Tensor) -> Tensor:
+        return values_TB.reshape(1, -1) if place_R is None else values_TB.reshape(1, -1).index_select(1, place_R)
+
+    scoring = Scoring(
         rule,
-        product_dtype(weight_VD),
-        is_exact,
-        sparse and word_PM is not None,
-        limits.get(hidden_PRD.device.type, limits["cuda"]),
-        # Asked here, because inside a Function gradients always look switched off. A compiler cannot know the weights
-        # of positions, so its backward pass always forms the gradients.
-        torch.is_grad_enabled() and not torch.compiler.is_compiling(),
-        len(rows),
-        num_positions,
+        counts_PR=counts_1N,
+        own_word_PR=None if own_shift_TB is None else flat(target_TB),
+        own_shift_PR=None if own_shift_TB is None else flat(own_shift_TB),
+        shift_PR=None if shift_TB is None else flat(shift_TB),
+        rows=tuple(flat(values_TB) for values_TB in rows),
+        place_R=place_R,
+        num_positions=target_TB.numel(),
+        sparse=batch.sparse,
+        **others,
     )
-    given = (word_PM, shift_PM, shift_PR, counts_PR, own_word_PR, own_shift_PR, place_R)
-    loss: Tensor = _Scored.apply(hidden_PRD, weight_VD, bias_V, log_z, plan, *given, *rows, *shared)
+    return score(hidden_ND.unsqueeze(0), batch.weight_VD, batch.bias_V, log_z, scoring).view(target_TB.shape)
+
+
+def score(hidden_PRD: Tensor, weight_VD: Tensor, bias_V: Tensor, log_z: Tensor | None, scoring: Scoring) -> Tensor:
+    """Compute the loss of every row (P, R), or where rows have places of every position (N,)."""
+    # Asked here, because inside a Function gradients always look switched off. A compiler does not know the weights of
+    # positions, so compiled code forms the gradients in its backward pass.
+    wants_gradients = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    dtype = product_dtype(weight_VD)
+    loss: Tensor = _Scored.apply(hidden_PRD, weight_VD, bias_V, log_z, scoring, dtype, wants_gradients)
     return loss
 
 
-class _Scored(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_PRD: Tensor,
-        weight_VD: Tensor,
-        bias_V: Tensor,
-        log_z: Tensor | None,
-        plan: Plan,
-        *tensors: Tensor | None,
-    ) -> Tensor:
-        wants_gradients = plan.wants_gradients and any(ctx.needs_input_grad)
-        loss_PR, *sums = _visit(hidden_PRD, weight_VD, bias_V, log_z, plan, tensors, None, wants_gradients)
-        ctx.plan, ctx.num_sums = plan, len(sums)
-        ctx.save_for_backward(*sums, hidden_PRD, weight_VD, bias_V, log_z, *tensors)
-        place_R = tensors[6]
-        if place_R is None:
-            return loss_PR
-        assert plan.num_positions is not None
-        return loss_PR.new_zeros(plan.num_positions).index_add_(0, place_R, loss_PR[0])
+def first_order_only(backward: Backward) -> Backward:
+    """Refuse `create_graph=True` at once: PyTorch would only complain later, of a tensor without a gradient."""
+    once: Backward = once_differentiable(backward)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        # A backward pass records itself only with create_graph: refused at once, because PyTorch would only complain
-        # later, of a tensor without a gradient. A compiler records everything, and refuses by itself.
+    @functools.wraps(backward)
+    def refuse_or_run(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        # A backward pass records itself only with create_graph. A compiler records everything, and refuses by itself.
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise UserError(
                 "The loss has no second derivatives, so create_graph=True cannot be used with it: leave it out, or use "
                 "the loss nce or snce."
             )
-        found: tuple[Tensor | None, ...] = _backward(ctx, *grads)
-        return found
+        return once(ctx, *grads)
+
+    return refuse_or_run
 
 
-@once_differentiable
-def _backward(ctx: Any, weight_of: Tensor) -> tuple[Tensor | None, ...]:
-    plan: Plan = ctx.plan
-    saved = ctx.saved_tensors
-    sums, (hidden_PRD, weight_VD, bias_V, log_z, *tensors) = saved[: ctx.num_sums], saved[ctx.num_sums :]
-    word_PM, own_word_PR, place_R = tensors[0], tensors[4], tensors[6]
-    weight_PR = weight_of if place_R is None else weight_of.index_select(0, place_R).unsqueeze(0)
-    if sums and (_is_expanded(weight_of) or _is_even(weight_PR)):
-        factor = weight_PR[:1, :1].sum()  # 0 where there are no positions
-        hidden_PRD_, weight_MD, bias_M = (part * factor.to(part.dtype) for part in sums)
-    else:
-        gradients = _visit(hidden_PRD, weight_VD, bias_V, log_z, plan, tensors, weight_PR, True)
-        _, hidden_PRD_, weight_MD, bias_M = gradients
-    weight_MD = weight_MD.to(weight_VD.dtype)
-    log_z_grad = None
-    if log_z is not None and ctx.needs_input_grad[3]:
-        log_z_grad = -bias_M.sum().to(log_z.dtype).reshape(log_z.shape)
-    bias_M = bias_M.to(bias_V.dtype)
-    if word_PM is not None:
-        word_M = _all_words(word_PM, own_word_PR)
-        weight_MD = rows.table_gradient(weight_VD.shape, word_M, weight_MD, sparse=plan.sparse)
-        bias_M = rows.table_gradient(bias_V.shape, word_M, bias_M, sparse=plan.sparse)
-    return hidden_PRD_.to(hidden_PRD.dtype), weight_MD, bias_M, log_z_grad, None, *(None for _ in tensors)
+class _Scored(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *tables, scoring, dtype, wants_gradients = arguments
+        wants_gradients = wants_gradients and any(ctx.needs_input_grad)
+        loss_PR, *ctx_sums = _visit(*tables, scoring, dtype, None, wants_gradients)
+        ctx.scoring, ctx.dtype, ctx.num_sums = scoring, dtype, len(ctx_sums)
+        ctx.save_for_backward(*ctx_sums, *tables)
+        if scoring.place_R is None:
+            return loss_PR
+        return loss_PR.new_zeros(scoring.num_positions).index_add_(0, scoring.place_R, loss_PR[0])
 
-
-def _is_expanded(weight_of: Tensor) -> bool:
-    """Say whether the weights of positions are one number in memory, as those of a sum are."""
-    return all(stride == 0 or size == 1 for stride, size in zip(weight_of.stride(), weight_of.shape, strict=True))
-
-
-def _is_even(weight_PR: Tensor) -> bool:
-    """Say whether they are equal numbers; a GPU's host would have to wait to know it."""
-    return weight_PR.device.type == "cpu" and bool((weight_PR == weight_PR[:1, :1]).all())
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scoring: Scoring = ctx.scoring
+        (weight_PR,), sums = grads, ctx.saved_tensors[: ctx.num_sums]
+        hidden_PRD, weight_VD, bias_V, log_z = tables = ctx.saved_tensors[ctx.num_sums :]
+        # The weights of a sum are one number in memory.
+        is_even = all(
+            stride == 0 or size == 1 for stride, size in zip(weight_PR.stride(), weight_PR.shape, strict=True)
+        )
+        if scoring.place_R is not None:
+            weight_PR = weight_PR.index_select(0, scoring.place_R).unsqueeze(0)
+        # A GPU's host would have to wait for the numbers.
+        is_even = is_even or (weight_PR.device.type == "cpu" and bool((weight_PR == weight_PR[:1, :1]).all()))
+        if sums and is_even:
+            factor = weight_PR[:1, :1].sum()  # 0 where there are no positions
+            hidden_grad, row_grad_MD, bias_grad_M = (part * factor.to(part.dtype) for part in sums)
+        else:
+            _, hidden_grad, row_grad_MD, bias_grad_M = _visit(*tables, scoring, ctx.dtype, weight_PR, True)
+        log_z_grad = None if log_z is None else -bias_grad_M.sum().to(log_z.dtype)
+        row_grad_MD, bias_grad_M = row_grad_MD.to(weight_VD.dtype), bias_grad_M.to(bias_V.dtype)
+        if scoring.word_PM is not None:
+            word_M = _all_words(scoring)
+            row_grad_MD = table_gradient(weight_VD.shape, word_M, row_grad_MD, sparse=scoring.sparse)
+            bias_grad_M = table_gradient(bias_V.shape, word_M, bias_grad_M, sparse=scoring.sparse)
+        return hidden_grad.to(hidden_PRD.dtype), row_grad_MD, bias_grad_M, log_z_grad, None, None, None
 
 
 def _visit(
@@ -190,8 +197,8 @@ def _visit(
     weight_VD: Tensor,
     bias_V: Tensor,
     log_z: Tensor | None,
-    plan: Plan,
-    tensors: Sequence[Tensor | None],
+    scoring: Scoring,
+    dtype: torch.dtype,
     weight_PR: Tensor | None,
     wants_gradients: bool,
 ) -> tuple[Tensor, ...]:
@@ -199,24 +206,25 @@ def _visit(
 
     Rows of the tables come in the order of `_all_words`. `weight_PR` are the weights of positions; None: 1.
     """
-    word_PM, shift_PM, shift_PR, counts_PR, own_word_PR, own_shift_PR, _, *others = tensors
-    of_rows, shared = others[: plan.num_rows], others[plan.num_rows :]
-    (P, R, D), dtype = hidden_PRD.shape, plan.dtype
-    with torch.autocast(hidden_PRD.device.type, enabled=False):
-        word_M = None if word_PM is None else _all_words(word_PM, own_word_PR)
-        weight_MD = weight_VD if word_M is None else weight_VD.index_select(0, word_M)
-        bias_M = at_least_float32(bias_V if word_M is None else bias_V.index_select(0, word_M))
-        num_own = 0 if own_word_PR is None else own_word_PR.shape[1]
-        offset_PM = bias_M[num_own:].view(P, -1) if log_z is None else bias_M[num_own:].view(P, -1) - log_z
-        if shift_PM is not None:
-            offset_PM = offset_PM + shift_PM
-        own_PR = None
-        if own_shift_PR is not None:
-            own_R = torch.linalg.vecdot(at_least_float32(hidden_PRD[0]), at_least_float32(weight_MD[:num_own]))
-            own_PR = own_R + bias_M[:num_own] + own_shift_PR
+    (P, R, D), device = hidden_PRD.shape, hidden_PRD.device
+    num_own = 0 if scoring.own_word_PR is None else R
+    weight_MD, bias_M = weight_VD, bias_V
+    if scoring.word_PM is not None:
+        weight_MD, bias_M = (table.index_select(0, _all_words(scoring)) for table in (weight_VD, bias_V))
+    bias_M = at_least_float32(bias_M)
+    offset_PM = bias_M[num_own:].view(P, -1) if P else bias_M.view(0, scoring.word_PM.shape[1])  # type: ignore[union-attr]
+    with torch.autocast(device.type, enabled=False):
+        if log_z is not None:
+            offset_PM = offset_PM - log_z
+        if scoring.shift_PM is not None:
+            offset_PM = offset_PM + scoring.shift_PM
+        own_PR = scoring.own_shift_PR
+        if own_PR is not None:
+            product_R = torch.linalg.vecdot(at_least_float32(hidden_PRD[0]), at_least_float32(weight_MD[:num_own]))
+            own_PR = own_PR + bias_M[:num_own] + product_R
         # Ones beside the hidden rows make the gradient of a bias one more column of that of its output row, for nothing
         # on a GPU, and without adding up in a narrow type: a sum in bf16 has lost half of it.
-        has_ones = hidden_PRD.device.type != "cpu" or dtype.itemsize < 4
+        has_ones = device.type != "cpu" or dtype.itemsize < 4
         hidden_PRE, row_ME = hidden_PRD.to(dtype), weight_MD.to(dtype)
         if has_ones:
             hidden_PRE = widen(hidden_PRD.flatten(0, 1), 1.0, dtype).view(P, R, -1)
@@ -227,58 +235,59 @@ def _visit(
             row_PME = F.pad(row_PME, (0, 0, 0, -num_columns % 8))
             offset_PM = F.pad(offset_PM, (0, -num_columns % 8), value=-torch.inf)
         M = row_PME.shape[1]
-        weighted_PRE = hidden_PRE if weight_PR is None else hidden_PRE * weight_PR.to(dtype).unsqueeze(2)
-        make = torch.zeros if P * R == 0 else torch.empty
-        of_sums = {"dtype": sum_dtype(dtype), "device": hidden_PRD.device}
-        loss_PR = make(P, R, **of_sums)
+        make = functools.partial(torch.zeros if P * R == 0 else torch.empty, dtype=sum_dtype(dtype), device=device)
+        loss_PR = make(P, R)
         if wants_gradients:
+            weighted_PRE = hidden_PRE if weight_PR is None else hidden_PRE * weight_PR.to(dtype).unsqueeze(2)
             hidden_grad_PRE = torch.empty_like(hidden_PRE)
-            row_grad_ME, bias_grad_M = make(num_own + P * M, E, **of_sums), make(num_own + P * M, **of_sums)
+            row_grad_ME, bias_grad_M = make(num_own + P * M, E), make(num_own + P * M)
             row_grad_PME, bias_grad_PM = row_grad_ME[num_own:].view(P, M, E), bias_grad_M[num_own:].view(P, M)
         memory: Tensor | None = None
-        for problems, positions in _blocks(P, R, M, plan.max_scores):
-            here, (p, r, _) = (problems, positions), hidden_PRE[problems, positions].shape
-            if memory is None:
-                memory = torch.empty(p * r * M, dtype=dtype, device=hidden_PRD.device)
-            gradient_PRM = memory[: p * r * M].view(p, r, M)
-            if plan.is_exact and dtype.itemsize < 4:
-                product_PRM = product_in_float32(hidden_PRE[here], row_PME[problems].mT)
+        limits = MAX_LOGITS if scoring.word_PM is None else MAX_SCORES
+        for here in _blocks(P, R, M, limits.get(device.type, limits["cuda"])):
+            hidden_pre, row_pME, is_first = hidden_PRE[here], row_PME[here[0]], here[1].start == 0
+            shape = *hidden_pre.shape[:2], M
+            memory = torch.empty(math.prod(shape), dtype=dtype, device=device) if memory is None else memory
+            gradient_PRM = memory[: math.prod(shape)].view(shape)
+            if scoring.is_exact and dtype.itemsize < 4:
+                product_PRM = product_in_float32(hidden_pre, row_pME.mT)
             else:
-                product_PRM = _multiply(hidden_PRE[here], row_PME[problems].mT, gradient_PRM)  # Eq. (7)
-            shift, counts, own = (None if part is None else part[here] for part in (shift_PR, counts_PR, own_PR))
-            rows_here = tuple(part[here] for part in of_rows if part is not None)
-            block = Block(product_PRM, gradient_PRM, offset_PM[problems], shift, counts, own, rows_here)
-            loss_PR[here] = plan.rule(block, *shared)
+                product_PRM = _multiply(hidden_pre, row_pME.mT, gradient_PRM)  # Eq. (7)
+            cut = [None if part is None else part[here] for part in (scoring.shift_PR, scoring.counts_PR, own_PR)]
+            rows_here = tuple(part[here] for part in scoring.rows)
+            block = Block(product_PRM, gradient_PRM, offset_PM[here[0]], *cut, rows_here)
+            loss_PR[here] = scoring.rule(block, *scoring.shared)
             if not wants_gradients:
                 continue
-            is_first = positions.start == 0
-            _multiply(gradient_PRM, row_PME[problems], hidden_grad_PRE[here])  # Eq. (11)
-            _multiply(gradient_PRM.mT, weighted_PRE[here], row_grad_PME[problems], adds=not is_first)  # Eq. (9)
+            _multiply(gradient_PRM, row_pME, hidden_grad_PRE[here])  # Eq. (11)
+            _multiply(gradient_PRM.mT, weighted_PRE[here], row_grad_PME[here[0]], adds=not is_first)  # Eq. (9)
             if not has_ones:  # Eq. (10)
-                total_PM = gradient_PRM.sum(1) if weight_PR is None else _sum_rows(gradient_PRM, weight_PR[here])
-                bias_grad_PM[problems] = total_PM if is_first else bias_grad_PM[problems] + total_PM
+                weighted_PRM = gradient_PRM if weight_PR is None else gradient_PRM * weight_PR[here].unsqueeze(2)
+                bias_pM = weighted_PRM.sum(1)
+                bias_grad_PM[here[0]] = bias_pM if is_first else bias_grad_PM[here[0]] + bias_pM
         if not wants_gradients:
             return (loss_PR,)
         if has_ones:
             bias_grad_PM.copy_(row_grad_PME[..., D])
         if own_PR is not None:
-            own_R1 = (own_PR if weight_PR is None else own_PR * weight_PR)[0].unsqueeze(1)
-            torch.mul(own_R1, hidden_PRE[0], out=row_grad_ME[:num_own])
-            bias_grad_M[:num_own] = own_R1.squeeze(1)
-            hidden_grad_PRE[0].addcmul_(own_PR[0].unsqueeze(1).to(dtype), row_ME[:num_own])
+            weighted_R1 = (own_PR if weight_PR is None else own_PR * weight_PR).mT
+            torch.mul(weighted_R1, hidden_PRE[0], out=row_grad_ME[:num_own])
+            bias_grad_M[:num_own] = weighted_R1.squeeze(1)
+            hidden_grad_PRE[0].addcmul_(own_PR.mT.to(dtype), row_ME[:num_own])
         if weight_PR is not None:
             hidden_grad_PRE.mul_(weight_PR.to(dtype).unsqueeze(2))
-        if P > 1 and M > num_columns:
+        if P > 1:  # without the padding of columns
             row_grad_ME = row_grad_PME[:, :num_columns].reshape(-1, E)
             bias_grad_M = bias_grad_PM[:, :num_columns].reshape(-1)
         num_rows = num_own + P * num_columns
         return loss_PR, hidden_grad_PRE[..., :D], row_grad_ME[:num_rows, :D], bias_grad_M[:num_rows]
 
 
-def _all_words(word_PM: Tensor, own_word_PR: Tensor | None) -> Tensor:
+def _all_words(scoring: Scoring) -> Tensor:
     """Put own targets and columns in one dimension: one gather from a table has one gradient."""
-    word_M = word_PM.reshape(-1)
-    return word_M if own_word_PR is None else torch.cat([own_word_PR[0], word_M])
+    assert scoring.word_PM is not None
+    word_M = scoring.word_PM.reshape(-1)
+    return word_M if scoring.own_word_PR is None else torch.cat([scoring.own_word_PR[0], word_M])
 
 
 def _blocks(num_problems: int, num_rows: int, num_columns: int, max_scores: int) -> Iterator[tuple[slice, slice]]:
@@ -305,10 +314,6 @@ def _multiply(left: Tensor, right: Tensor, out: Tensor, adds: bool = False) -> T
     else:
         out.baddbmm_(left, right, beta=float(adds))
     return out
-
-
-def _sum_rows(gradient_PRM: Tensor, weight_PR: Tensor) -> Tensor:
-    return torch.matmul(weight_PR.to(gradient_PRM.dtype).unsqueeze(1), gradient_PRM).squeeze(1)
 
 
 # What rules are made of.

@@ -28,47 +28,10 @@ from bnce.new_losses.scored import Block, finish, scored, scores, shares_
 
 def softmax(batch: OutputBatch, record: Any) -> Tensor:
     """Compute −ln p(target) of every position (T, B), with the penalty."""
-    target_TB, valid_TB, wrong_TB = batch.words()
-    hidden_1RD, counts_1R, place_R, (target_1R,) = batch.flat(valid_TB, wrong_TB, target_TB)
-    loss_N = cross_entropy(
-        hidden_1RD[0],
-        batch.weight_VD,
-        batch.bias_V,
-        target_1R[0],
-        counts_1R,
-        place_R,
-        target_TB.numel(),
-        log_z=batch.log_z,
-        penalty=record.penalty,
-    )
-    return loss_N.view(target_TB.shape)
-
-
-def cross_entropy(
-    hidden_RD: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor,
-    target_R: Tensor,
-    counts_1R: Tensor | None,
-    place_R: Tensor | None,
-    num_positions: int,
-    *,
-    log_z: Tensor | None = None,
-    penalty: float = 0.0,
-) -> Tensor:
-    """Compute −ln softmax(h·W + c)[target] of every position (N,), with the penalty, some positions' logits at a time."""
-    loss = scored(
-        hidden_RD.unsqueeze(0),
-        weight_VD,
-        bias_V,
-        functools.partial(cross_entropies, penalty=penalty),
-        log_z=log_z if penalty else None,  # without a penalty the constant changes nothing
-        counts_PR=counts_1R,
-        rows=(target_R.unsqueeze(0),),
-        place_R=place_R,
-        num_positions=num_positions,
-    )
-    return loss if place_R is not None else loss.squeeze(0)
+    words, penalty = batch.words(), record.penalty
+    rule = functools.partial(cross_entropies, penalty=penalty)
+    # Without a penalty the constant changes nothing.
+    return scored(batch, words, rule, log_z=batch.log_z if penalty else None, rows=(words.target_TB,))
 
 
 def cross_entropies(block: Block, *, penalty: float = 0.0) -> Tensor:
