@@ -107,8 +107,6 @@ class AdaptiveSoftmax(ExactLayer):
             Tail(hidden_size, _tail_size(hidden_size, div_value, number), begin, end)
             for number, (begin, end) in enumerate(zip(cutoffs, ends, strict=True), start=1)
         )
-        sorted_V = np.zeros(V) if self.probs_V is None else -np.sort(-self.probs_V)
-        self.shares = [float(sorted_V[begin:end].sum()) for begin, end in zip(cutoffs, ends, strict=True)]
         place_V = None if self.probs_V is None else by_frequency(self.probs_V)
         self.keep("place_V", place_V)
         tails_C1 = np.arange(1, len(cutoffs) + 1)[:, None]
@@ -154,7 +152,7 @@ class AdaptiveSoftmax(ExactLayer):
         return head_N.clamp(max=self.num_rows - 1)  # of positions that do not count
 
     def positions(self, tail_N: Tensor) -> Iterator[tuple[Tail, Tensor, Tensor, Tensor]]:
-        """Give for each tail the positions of its targets (Q,), which places hold one, and 0, or NaN beyond the capacity."""
+        """Give for each tail the positions of its targets (Q,), which of them are any, and 0; beyond capacity NaN."""
         tails = self.all_tails()
         number_C = torch.arange(1, len(tails) + 1, device=tail_N.device)
         count_C = (tail_N.unsqueeze(1) == number_C).sum(0)
@@ -192,15 +190,6 @@ class AdaptiveSoftmax(ExactLayer):
             own_Nv = score_all(tail.project(hidden_ND), tail.weight, tail.bias).log_softmax(1)
             parts.append(own_Nv + head_NR[:, self.num_frequent + number, None])
         return torch.cat(parts, 1).index_select(1, self.place_V)
-
-    @property
-    def products_per_word(self) -> float:
-        """The head for every position, and a tail for the share of words that are in it."""
-        D = self.all_tails()[0].projection.shape[1]
-        products = float(self.num_rows * D)
-        for tail, share in zip(self.all_tails(), self.shares, strict=True):
-            products += share * len(tail.projection) * (D + tail.end - tail.begin)
-        return products
 
 
 def default_cutoffs(vocab_size: int) -> list[int]:

@@ -92,11 +92,11 @@ def _different_words(target_TB: Tensor, counted: Counted, dtype: torch.dtype) ->
     (T, B), valid_TB = target_TB.shape, counted.valid_TB
     place_TB = torch.arange(T * B).view(T, B)
     stream_TB = place_TB % B if counted.stream_TB is None else counted.stream_TB
-    kept = slice(None) if valid_TB is None else valid_TB
-    word_U, column_N, count_U = torch.unique(target_TB[kept], return_inverse=True, return_counts=True)
-    column_N = column_N.reshape(-1)
-    _, stream_N, size_S = torch.unique(stream_TB[kept], return_inverse=True, return_counts=True)
-    stream_N = stream_N.reshape(-1)
+    target_N, stream_N = target_TB.reshape(-1), stream_TB.reshape(-1)
+    if valid_TB is not None:
+        target_N, stream_N = target_N[valid_TB.reshape(-1)], stream_N[valid_TB.reshape(-1)]
+    word_U, column_N, count_U = torch.unique(target_N, return_inverse=True, return_counts=True)
+    _, stream_N, size_S = torch.unique(stream_N, return_inverse=True, return_counts=True)
     # A word stands in a stream as often as it is there. Short streams repeat one of their words, which changes nothing.
     pair_N = stream_N * len(word_U) + column_N
     _, number_N, times_P = torch.unique(pair_N, return_inverse=True, return_counts=True)
@@ -109,7 +109,8 @@ def _different_words(target_TB: Tensor, counted: Counted, dtype: torch.dtype) ->
     if valid_TB is None:
         column_TB, number_TB = column_N.view(T, B), stream_N.view(T, B)
     else:
-        column_TB, number_TB = (torch.zeros_like(target_TB).masked_scatter(kept, part) for part in (column_N, stream_N))
+        empty_TB = torch.zeros_like(target_TB)
+        column_TB, number_TB = (empty_TB.masked_scatter(valid_TB, part_N) for part_N in (column_N, stream_N))
     share_LS = share_N[order_LS].where(place_L1 < size_S, 0.0)
     own = Own(column_N[order_LS], others_N[order_LS], share_LS)
     return Columns(word_U, count_U.to(dtype), column_TB, number_TB, own)

@@ -85,18 +85,18 @@ class ExactLayer(nn.Module, ABC):
     def all_log_probs(self, hidden_ND: Tensor, weight_RD: Tensor, bias_R: Tensor) -> Tensor:
         """Compute ln p of every word for a few positions (N, V), in float32."""
 
-    @property
-    @abstractmethod
-    def products_per_word(self) -> float:
-        """The mean number of multiply-adds that the score of a target needs, by the words' frequencies."""
-
     def place(self, places_CV: np.ndarray | None, num_parts: int) -> None:
         """Say how many places a word takes, as a target, in each part whose size in a step must not depend on the data.
 
         None: the noise has no values.
         """
-        self.places_CV = np.zeros((num_parts, self.vocab_size), dtype=np.int64) if places_CV is None else places_CV
+        self.places_CV = places_CV
         self.keep("most_C", np.zeros(num_parts, dtype=np.int64))
+        if places_CV is not None:
+            assert self.probs_V is not None
+            self._largest: list[int] = places_CV.max(axis=1).tolist()
+            self._means: list[float] = (places_CV @ self.probs_V).tolist()
+            self._squares: list[float] = (places_CV.astype(np.float64) ** 2 @ self.probs_V).tolist()
 
     def choose_sizes(self, needed_C: Tensor, num_positions: int) -> list[int]:
         """Give the size of each part in this step, of which so many places are needed.
@@ -104,23 +104,19 @@ class ExactLayer(nn.Module, ABC):
         It is the part's capacity. Where nobody has counted the text, it is as many places as targets that follow the
         frequencies need, with a margin; on a CPU it is what this chunk needs.
         """
-        largest_C = self.places_CV.max(axis=1).tolist()
         if self.capacities is not None:
             wanted = list(self.capacities)
         elif needed_C.device.type == "cpu" and not torch.compiler.is_compiling():
             wanted = needed_C.tolist()
         else:
-            assert self.probs_V is not None
-            mean_C = (self.places_CV @ self.probs_V).tolist()
-            square_C = (self.places_CV.astype(np.float64) ** 2 @ self.probs_V).tolist()
             wanted = [
                 math.ceil(1.25 * num_positions * mean + 6 * math.sqrt(num_positions * square) + largest)
-                for mean, square, largest in zip(mean_C, square_C, largest_C, strict=True)
+                for mean, square, largest in zip(self._means, self._squares, self._largest, strict=True)
             ]
         # One place at least, so that the parameters of every part have a gradient.
-        sizes = [min(max(1, size), num_positions * largest) for size, largest in zip(wanted, largest_C, strict=True)]
-        size_C = torch.stack([torch.where(needed_C[part] > size, needed_C[part], 0) for part, size in enumerate(sizes)])
-        self.most_C.copy_(torch.maximum(self.most_C, size_C))
+        sizes = [min(max(1, size), num_positions * most) for size, most in zip(wanted, self._largest, strict=True)]
+        lacking = [torch.where(needed > size, needed, 0) for needed, size in zip(needed_C, sizes, strict=True)]
+        self.most_C.copy_(torch.maximum(self.most_C, torch.stack(lacking)))
         return sizes
 
     def check(self) -> None:

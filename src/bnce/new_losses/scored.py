@@ -15,11 +15,11 @@ A rule is called with a `Block` and the loss's own tensors, and does all between
     rule(block, *shared) -> loss_PR
 
 It reads `product_PRM`, adds `offset_PM` and `shift_PR`, writes the gradient of the scores into `gradient_PRM` (which is
-the memory of the products unless their types differ), turns `own_PR` into the gradient of its scores, and gives the loss
-of every row in float32 or wider. Shapes do not depend on the data. An offset is −∞ where a column does not count: the
+the memory of the products unless their types differ), turns `own_PR` into the gradient of its scores, and gives the
+loss of every row in float32 or wider. No shape depends on the data. An offset is −∞ where a column does not count: the
 rule must find nothing there. `counts_PR` is 1 where a row counts; where it does not, its gradient is 0 and its loss is
-`counts_PR` itself, 0 or NaN. `rows` and `shared` have fixed lengths, so a kernel can take a block in one launch: it has
-the signature of its plain rule.
+`counts_PR` itself, 0 or NaN. So a kernel of this signature can do the whole of a block in one launch, and take the place
+of its plain rule.
 
 Legend: P problems with columns of their own (the T time steps, or 1), R rows of each (its positions), M columns of
 each, D hidden, E = D padded, V rows of the tables, N positions.
@@ -36,14 +36,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bnce.errors import UserError
 from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
 from bnce.new_losses.loss import OutputBatch, Words
 from bnce.rows import table_gradient
-
-Backward = Callable[..., tuple[Tensor | None, ...]]
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
 MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
@@ -135,54 +132,36 @@ def score(hidden_PRD: Tensor, weight_VD: Tensor, bias_V: Tensor, log_z: Tensor |
     return loss
 
 
-def first_order_only(backward: Backward) -> Backward:
-    """Refuse `create_graph=True` at once: PyTorch would only complain later, of a tensor without a gradient."""
-    once: Backward = once_differentiable(backward)
-
-    @functools.wraps(backward)
-    def refuse_or_run(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        # A backward pass records itself only with create_graph. A compiler records everything, and refuses by itself.
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            raise UserError(
-                "The loss has no second derivatives, so create_graph=True cannot be used with it: leave it out, or use "
-                "the loss nce or snce."
-            )
-        return once(ctx, *grads)
-
-    return refuse_or_run
-
-
 class _Scored(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *tables, scoring, dtype, wants_gradients = arguments
-        wants_gradients = wants_gradients and any(ctx.needs_input_grad)
-        loss_PR, *ctx_sums = _visit(*tables, scoring, dtype, None, wants_gradients)
-        ctx.scoring, ctx.dtype, ctx.num_sums = scoring, dtype, len(ctx_sums)
-        ctx.save_for_backward(*ctx_sums, *tables)
+        loss_PR, *sums = _visit(tables, scoring, dtype, None, wants_gradients and any(ctx.needs_input_grad))
+        ctx.scoring, ctx.dtype, ctx.num_sums = scoring, dtype, len(sums)
+        ctx.save_for_backward(*sums, *tables)
         if scoring.place_R is None:
             return loss_PR
         return loss_PR.new_zeros(scoring.num_positions).index_add_(0, scoring.place_R, loss_PR[0])
 
     @staticmethod
-    @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        # A backward pass records itself only with create_graph. It is refused here, because PyTorch would only complain
+        # later, of a tensor without a gradient. A compiler records everything, and refuses by itself.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise UserError(
+                "The loss has no second derivatives, so create_graph=True cannot be used with it: leave it out, or use "
+                "the loss nce or snce."
+            )
         scoring: Scoring = ctx.scoring
-        (weight_PR,), sums = grads, ctx.saved_tensors[: ctx.num_sums]
+        (weight_of,), sums = grads, ctx.saved_tensors[: ctx.num_sums]
         hidden_PRD, weight_VD, bias_V, log_z = tables = ctx.saved_tensors[ctx.num_sums :]
-        # The weights of a sum are one number in memory.
-        is_even = all(
-            stride == 0 or size == 1 for stride, size in zip(weight_PR.stride(), weight_PR.shape, strict=True)
-        )
-        if scoring.place_R is not None:
-            weight_PR = weight_PR.index_select(0, scoring.place_R).unsqueeze(0)
-        # A GPU's host would have to wait for the numbers.
-        is_even = is_even or (weight_PR.device.type == "cpu" and bool((weight_PR == weight_PR[:1, :1]).all()))
-        if sums and is_even:
+        place_R = scoring.place_R
+        weight_PR = weight_of if place_R is None else weight_of.index_select(0, place_R).unsqueeze(0)
+        if sums and _is_even(weight_of, weight_PR):
             factor = weight_PR[:1, :1].sum()  # 0 where there are no positions
             hidden_grad, row_grad_MD, bias_grad_M = (part * factor.to(part.dtype) for part in sums)
         else:
-            _, hidden_grad, row_grad_MD, bias_grad_M = _visit(*tables, scoring, ctx.dtype, weight_PR, True)
+            _, hidden_grad, row_grad_MD, bias_grad_M = _visit(tables, scoring, ctx.dtype, weight_PR, True)
         log_z_grad = None if log_z is None else -bias_grad_M.sum().to(log_z.dtype)
         row_grad_MD, bias_grad_M = row_grad_MD.to(weight_VD.dtype), bias_grad_M.to(bias_V.dtype)
         if scoring.word_PM is not None:
@@ -192,11 +171,15 @@ class _Scored(torch.autograd.Function):
         return hidden_grad.to(hidden_PRD.dtype), row_grad_MD, bias_grad_M, log_z_grad, None, None, None
 
 
+def _is_even(weight_of: Tensor, weight_PR: Tensor) -> bool:
+    """Say whether all rows have one weight. A GPU's host would have to wait for numbers, but that of a sum is one."""
+    if all(stride == 0 or size == 1 for stride, size in zip(weight_of.stride(), weight_of.shape, strict=True)):
+        return True
+    return weight_of.device.type == "cpu" and bool((weight_PR == weight_PR[:1, :1]).all())
+
+
 def _visit(
-    hidden_PRD: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor,
-    log_z: Tensor | None,
+    tables: Sequence[Any],
     scoring: Scoring,
     dtype: torch.dtype,
     weight_PR: Tensor | None,
@@ -206,6 +189,7 @@ def _visit(
 
     Rows of the tables come in the order of `_all_words`. `weight_PR` are the weights of positions; None: 1.
     """
+    hidden_PRD, weight_VD, bias_V, log_z = tables
     (P, R, D), device = hidden_PRD.shape, hidden_PRD.device
     num_own = 0 if scoring.own_word_PR is None else R
     weight_MD, bias_M = weight_VD, bias_V
@@ -253,9 +237,10 @@ def _visit(
                 product_PRM = product_in_float32(hidden_pre, row_pME.mT)
             else:
                 product_PRM = _multiply(hidden_pre, row_pME.mT, gradient_PRM)  # Eq. (7)
-            cut = [None if part is None else part[here] for part in (scoring.shift_PR, scoring.counts_PR, own_PR)]
-            rows_here = tuple(part[here] for part in scoring.rows)
-            block = Block(product_PRM, gradient_PRM, offset_PM[here[0]], *cut, rows_here)
+            of_rows = (scoring.shift_PR, scoring.counts_PR, own_PR)
+            shift_pr, counts_pr, own_pr = (None if part is None else part[here] for part in of_rows)
+            rows = tuple(part[here] for part in scoring.rows)
+            block = Block(product_PRM, gradient_PRM, offset_PM[here[0]], shift_pr, counts_pr, own_pr, rows)
             loss_PR[here] = scoring.rule(block, *scoring.shared)
             if not wants_gradients:
                 continue
