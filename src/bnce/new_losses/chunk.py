@@ -18,7 +18,7 @@ as noise as often as it occurs in other streams. These counts differ from row to
 stream, which are taken out of the counts before exp, never out of a sum they are in: where a target dominates it,
 nothing of the rest would be left. Where shapes must not depend on the data, every position has a column of its own.
 
-Legend: T time steps, B streams, N = T·B positions, R rows of a block, U columns, S streams of at most L positions.
+Legend: T time steps, B streams, N = T·B positions, R rows of a block, U columns, S streams of L words at most.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Columns(NamedTuple):
 
 
 class Own(NamedTuple):
-    """The columns of each stream's targets, side by side."""
+    """The columns of each stream's targets, side by side; a stream of few words repeats one."""
 
     column_LS: Tensor
     others_LS: Tensor  # how often such a word is a target of other streams
-    share_LS: Tensor  # the same, divided among the places where the word stands here
+    once_LS: Tensor  # the same, 0 where the word is repeated
 
 
 def columns(batch: OutputBatch, target_TB: Tensor, counted: Counted) -> Columns:
@@ -96,23 +96,22 @@ def _different_words(target_TB: Tensor, counted: Counted, dtype: torch.dtype) ->
     if valid_TB is not None:
         target_N, stream_N = target_N[valid_TB.reshape(-1)], stream_N[valid_TB.reshape(-1)]
     word_U, column_N, count_U = torch.unique(target_N, return_inverse=True, return_counts=True)
-    _, stream_N, size_S = torch.unique(stream_N, return_inverse=True, return_counts=True)
-    # A word stands in a stream as often as it is there. Short streams repeat one of their words, which changes nothing.
-    pair_N = stream_N * len(word_U) + column_N
-    _, number_N, times_P = torch.unique(pair_N, return_inverse=True, return_counts=True)
-    others_N = (count_U[column_N] - times_P[number_N]).to(dtype)
-    share_N = others_N / times_P[number_N]
-    order_N = torch.argsort(stream_N, stable=True)
+    _, stream_N = torch.unique(stream_N, return_inverse=True)
+    # The different words of each stream, one stream after the other.
+    pair_P, times_P = torch.unique(stream_N * len(word_U) + column_N, return_counts=True)
+    column_P = pair_P % max(1, len(word_U))
+    others_P = (count_U[column_P] - times_P).to(dtype)
+    size_S = torch.bincount(pair_P // max(1, len(word_U)))
     place_L1 = torch.arange(int(size_S.max()) if len(size_S) else 0).unsqueeze(1)
-    first_S = size_S.cumsum(0) - size_S
-    order_LS = order_N[first_S + torch.minimum(place_L1, size_S - 1)]
+    # Short streams repeat one of their words, which changes nothing.
+    pair_LS = size_S.cumsum(0) - size_S + torch.minimum(place_L1, size_S - 1)
+    others_LS = others_P[pair_LS]
+    own = Own(column_P[pair_LS], others_LS, others_LS.where(place_L1 < size_S, 0.0))
     if valid_TB is None:
         column_TB, number_TB = column_N.view(T, B), stream_N.view(T, B)
     else:
         empty_TB = torch.zeros_like(target_TB)
         column_TB, number_TB = (empty_TB.masked_scatter(valid_TB, part_N) for part_N in (column_N, stream_N))
-    share_LS = share_N[order_LS].where(place_L1 < size_S, 0.0)
-    own = Own(column_N[order_LS], others_N[order_LS], share_LS)
     return Columns(word_U, count_U.to(dtype), column_TB, number_TB, own)
 
 
@@ -130,7 +129,7 @@ def classification_or_ranking(
     target_score_R1 = score_RU.gather(1, target_R1)
     if others:
         # Equal words of a stream write equal values below.
-        own_RL, others_RL, share_RL = (part_LS[:, stream_R].t() for part_LS in (own, *others))
+        own_RL, others_RL, once_RL = (part_LS[:, stream_R].t() for part_LS in (own, *others))
         own_score_RL = score_RU.gather(1, own_RL)
     else:
         score_RU.masked_fill_(stream_R.unsqueeze(1) == F.pad(own, (0, missing), value=-1), -torch.inf)
@@ -152,7 +151,7 @@ def classification_or_ranking(
         loss_R1 = loss_R1 + beta * F.softplus(-target_score_R1)
         sigma_RU = score_RU.sigmoid_().mul_(beta * count_U)
         if others:
-            loss_R1 = loss_R1 + beta * (share_RL * F.softplus(own_score_RL)).sum(1, keepdim=True)
+            loss_R1 = loss_R1 + beta * (once_RL * F.softplus(own_score_RL)).sum(1, keepdim=True)
             sigma_RU.scatter_(1, own_RL, beta * others_RL * torch.sigmoid(own_score_RL))
         sigma_RU.scatter_add_(1, target_R1, -beta * torch.sigmoid(-target_score_R1))
         gradient_RU = sigma_RU if gradient_RU is None else sigma_RU.add_(gradient_RU)

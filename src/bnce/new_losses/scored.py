@@ -18,8 +18,8 @@ It reads `product_PRM`, adds `offset_PM` and `shift_PR`, writes the gradient of 
 the memory of the products unless their types differ), turns `own_PR` into the gradient of its scores, and gives the
 loss of every row in float32 or wider. No shape depends on the data. An offset is −∞ where a column does not count: the
 rule must find nothing there. `counts_PR` is 1 where a row counts; where it does not, its gradient is 0 and its loss is
-`counts_PR` itself, 0 or NaN. So a kernel of this signature can do the whole of a block in one launch, and take the place
-of its plain rule.
+`counts_PR` itself, 0 or NaN. So a kernel of this signature can do the whole of a block in one launch, in the place of
+its plain rule.
 
 Legend: P problems with columns of their own (the T time steps, or 1), R rows of each (its positions), M columns of
 each, D hidden, E = D padded, V rows of the tables, N positions.
