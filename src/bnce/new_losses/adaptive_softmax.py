@@ -98,8 +98,6 @@ class AdaptiveSoftmax(ExactLayer):
             raise UserError(
                 f"cutoffs are {cutoffs}: give rising numbers from 1 to {V - 1}, below the size of the vocabulary ({V})."
             )
-        if not 1 <= div_value < math.inf:
-            raise UserError(f"div_value is {div_value}: it must be 1 or more.")
         self.cutoffs, self.num_frequent = cutoffs, cutoffs[0]
         self.num_rows = self.num_frequent + len(cutoffs)
         ends = [*cutoffs[1:], V]

@@ -159,7 +159,7 @@ class _Scored(torch.autograd.Function):
         weight_PR = weight_of if place_R is None else weight_of.index_select(0, place_R).unsqueeze(0)
         if sums and _is_even(weight_of, weight_PR):
             factor = weight_PR[:1, :1].sum()  # 0 where there are no positions
-            hidden_grad, row_grad_MD, bias_grad_M = (part * factor.to(part.dtype) for part in sums)
+            hidden_grad, row_grad_MD, bias_grad_M = (part * factor for part in sums)
         else:
             _, hidden_grad, row_grad_MD, bias_grad_M = _visit(tables, scoring, ctx.dtype, weight_PR, True)
         log_z_grad = None if log_z is None else -bias_grad_M.sum().to(log_z.dtype)
@@ -179,11 +179,7 @@ def _is_even(weight_of: Tensor, weight_PR: Tensor) -> bool:
 
 
 def _visit(
-    tables: Sequence[Any],
-    scoring: Scoring,
-    dtype: torch.dtype,
-    weight_PR: Tensor | None,
-    wants_gradients: bool,
+    tables: Sequence[Any], scoring: Scoring, dtype: torch.dtype, weight_PR: Tensor | None, wants_gradients: bool
 ) -> tuple[Tensor, ...]:
     """Give the losses (P, R), and if they are wanted the gradients of hidden rows, output rows, and biases.
 
@@ -192,12 +188,12 @@ def _visit(
     hidden_PRD, weight_VD, bias_V, log_z = tables
     (P, R, D), device = hidden_PRD.shape, hidden_PRD.device
     num_own = 0 if scoring.own_word_PR is None else R
-    weight_MD, bias_M = weight_VD, bias_V
+    weight_MD, bias_M, num_columns = weight_VD, at_least_float32(bias_V), weight_VD.shape[0]
     if scoring.word_PM is not None:
         weight_MD, bias_M = (table.index_select(0, _all_words(scoring)) for table in (weight_VD, bias_V))
-    bias_M = at_least_float32(bias_M)
-    offset_PM = bias_M[num_own:].view(P, -1) if P else bias_M.view(0, scoring.word_PM.shape[1])  # type: ignore[union-attr]
+        bias_M, num_columns = at_least_float32(bias_M), scoring.word_PM.shape[1]
     with torch.autocast(device.type, enabled=False):
+        offset_PM = bias_M[num_own:].view(P, num_columns)
         if log_z is not None:
             offset_PM = offset_PM - log_z
         if scoring.shift_PM is not None:
@@ -213,7 +209,7 @@ def _visit(
         if has_ones:
             hidden_PRE = widen(hidden_PRD.flatten(0, 1), 1.0, dtype).view(P, R, -1)
             row_ME = widen(weight_MD, 0.0, dtype)
-        E, num_columns = row_ME.shape[1], offset_PM.shape[1]
+        E = row_ME.shape[1]
         row_PME = row_ME[num_own:].view(P, num_columns, E)
         if dtype.itemsize < 4 and num_columns % 8:  # tensor cores read 16 bytes at a time
             row_PME = F.pad(row_PME, (0, 0, 0, -num_columns % 8))
@@ -222,7 +218,7 @@ def _visit(
         make = functools.partial(torch.zeros if P * R == 0 else torch.empty, dtype=sum_dtype(dtype), device=device)
         loss_PR = make(P, R)
         if wants_gradients:
-            weighted_PRE = hidden_PRE if weight_PR is None else hidden_PRE * weight_PR.to(dtype).unsqueeze(2)
+            weighted_PRE = hidden_PRE if weight_PR is None else (hidden_PRE * weight_PR.unsqueeze(2)).to(dtype)
             hidden_grad_PRE = torch.empty_like(hidden_PRE)
             row_grad_ME, bias_grad_M = make(num_own + P * M, E), make(num_own + P * M)
             row_grad_PME, bias_grad_PM = row_grad_ME[num_own:].view(P, M, E), bias_grad_M[num_own:].view(P, M)
@@ -247,8 +243,10 @@ def _visit(
             _multiply(gradient_PRM, row_pME, hidden_grad_PRE[here])  # Eq. (11)
             _multiply(gradient_PRM.mT, weighted_PRE[here], row_grad_PME[here[0]], adds=not is_first)  # Eq. (9)
             if not has_ones:  # Eq. (10)
-                weighted_PRM = gradient_PRM if weight_PR is None else gradient_PRM * weight_PR[here].unsqueeze(2)
-                bias_pM = weighted_PRM.sum(1)
+                if weight_PR is None:
+                    bias_pM = gradient_PRM.sum(1)
+                else:
+                    bias_pM = torch.matmul(weight_PR[here].to(dtype).unsqueeze(1), gradient_PRM).squeeze(1)
                 bias_grad_PM[here[0]] = bias_pM if is_first else bias_grad_PM[here[0]] + bias_pM
         if not wants_gradients:
             return (loss_PR,)
@@ -260,7 +258,7 @@ def _visit(
             bias_grad_M[:num_own] = weighted_R1.squeeze(1)
             hidden_grad_PRE[0].addcmul_(own_PR.mT.to(dtype), row_ME[:num_own])
         if weight_PR is not None:
-            hidden_grad_PRE.mul_(weight_PR.to(dtype).unsqueeze(2))
+            hidden_grad_PRE.mul_(weight_PR.unsqueeze(2))
         if P > 1:  # without the padding of columns
             row_grad_ME = row_grad_PME[:, :num_columns].reshape(-1, E)
             bias_grad_M = bias_grad_PM[:, :num_columns].reshape(-1)
