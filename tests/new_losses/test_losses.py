@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import bnce
 from bnce import UserError
@@ -345,6 +346,21 @@ def test_a_backward_pass_can_come_again(name: str) -> None:
     loss = compute(name, layer, hidden_TBD, target_TB).sum()
     (first,) = torch.autograd.grad(loss, hidden_TBD, retain_graph=True)
     assert_same([2 * first], [torch.autograd.grad(2 * loss, hidden_TBD)[0]])
+
+
+@pytest.mark.parametrize("weigh", WEIGHTS)
+@pytest.mark.parametrize("name", CASES)
+def test_checkpointing_computes_the_same_again(name: str, weigh: str) -> None:
+    layer, (hidden_TBD, target_TB) = build(name), inputs()
+    state = states(layer, name)
+
+    def run(hidden_TBD: Tensor) -> Tensor:
+        return compute(name, layer, torch.tanh(hidden_TBD), target_TB, MASKS["holes"], state=state)
+
+    plain = gradients(WEIGHTS[weigh](run(hidden_TBD), 7), hidden_TBD, layer)
+    again_TB = checkpoint(run, hidden_TBD, use_reentrant=False)
+    for own, other in zip(gradients(WEIGHTS[weigh](again_TB, 7), hidden_TBD, layer), plain, strict=True):
+        assert torch.equal(own, other)
 
 
 @pytest.mark.filterwarnings("ignore:.*takes the other targets of the batch as noise:UserWarning")

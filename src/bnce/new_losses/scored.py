@@ -153,15 +153,17 @@ class _Scored(torch.autograd.Function):
                 "the loss nce or snce."
             )
         scoring: Scoring = ctx.scoring
-        (weight_of,), sums = grads, ctx.saved_tensors[: ctx.num_sums]
-        hidden_PRD, weight_VD, bias_V, log_z = tables = ctx.saved_tensors[ctx.num_sums :]
+        saved, (weight_of,) = ctx.saved_tensors, grads  # to be asked for once: checkpointing computes them again
+        sums, (hidden_PRD, weight_VD, bias_V, log_z) = saved[: ctx.num_sums], saved[ctx.num_sums :]
         place_R = scoring.place_R
         weight_PR = weight_of if place_R is None else weight_of.index_select(0, place_R).unsqueeze(0)
         if sums and _is_even(weight_of, weight_PR):
             factor = weight_PR[:1, :1].sum()  # 0 where there are no positions
             hidden_grad, row_grad_MD, bias_grad_M = (part * factor for part in sums)
         else:
-            _, hidden_grad, row_grad_MD, bias_grad_M = _visit(tables, scoring, ctx.dtype, weight_PR, True)
+            _, hidden_grad, row_grad_MD, bias_grad_M = _visit(
+                saved[ctx.num_sums :], scoring, ctx.dtype, weight_PR, True
+            )
         log_z_grad = None if log_z is None else -bias_grad_M.sum().to(log_z.dtype)
         row_grad_MD, bias_grad_M = row_grad_MD.to(weight_VD.dtype), bias_grad_M.to(bias_V.dtype)
         if scoring.word_PM is not None:
