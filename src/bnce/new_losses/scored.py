@@ -190,10 +190,11 @@ def _visit(
     hidden_PRD, weight_VD, bias_V, log_z = tables
     (P, R, D), device = hidden_PRD.shape, hidden_PRD.device
     num_own = 0 if scoring.own_word_PR is None else R
-    weight_MD, bias_M, num_columns = weight_VD, at_least_float32(bias_V), weight_VD.shape[0]
+    weight_MD, bias_M, num_columns = weight_VD, bias_V, weight_VD.shape[0]
     if scoring.word_PM is not None:
         weight_MD, bias_M = (table.index_select(0, _all_words(scoring)) for table in (weight_VD, bias_V))
-        bias_M, num_columns = at_least_float32(bias_M), scoring.word_PM.shape[1]
+        num_columns = scoring.word_PM.shape[1]
+    bias_M = at_least_float32(bias_M)
     with torch.autocast(device.type, enabled=False):
         offset_PM = bias_M[num_own:].view(P, num_columns)
         if log_z is not None:
