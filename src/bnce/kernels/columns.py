@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bnce.kernels import on_its_device
+
 ROWS = 8  # columns of one program, which counts their time step once
 
 
@@ -203,6 +205,7 @@ def _widen(row_ND, wide_NE, row_stride, column_stride, value, N, D, E, WIDTH: tl
         tl.store(wide_NE + place * E + unit, row.to(wide_NE.dtype.element_ty), mask=(place < N) & (unit < E))
 
 
+@on_its_device
 def widen(row_ND: Tensor, width: int, dtype: torch.dtype, value: float = 1.0) -> Tensor:
     """Cast rows and add columns: the first holds `value`, the rest zeros."""
     return widen_into(torch.empty(len(row_ND), width, dtype=dtype, device=row_ND.device), row_ND, value)

@@ -153,14 +153,12 @@ def _classification_or_ranking(
 
 
 @on_its_device
-def classification_or_ranking(
-    block: Any, count_U: Tensor, own: Tensor, *others: Tensor, beta: float, penalty: float
-) -> Tensor:
+def classification_or_ranking(block: Any, count_U: Tensor, own: Tensor, *, beta: float, penalty: float) -> Tensor:
     """Turn products into gradients of the scores, and give the loss of each row.
 
     `block.rows` are the columns of the targets (1, R), or −1 and −2 as `distinct_words` gives them, and the rows'
-    streams. `own` are the columns of each stream's targets (L, S), −1 where there is none; or where every position has
-    a column of its own, the streams of the columns (U,). What is in `others` is found here again.
+    streams. `own` are the columns of each stream's targets (L, S), below 0 where there is none, each as often as it is
+    there; or where every position has a column of its own, the streams of the columns (U,).
     """
     _, R, U = block.product_PRM.shape
     (column_1R, stream_1R), shift_1R, counts_1R = block.rows, block.shift_PR, block.counts_PR

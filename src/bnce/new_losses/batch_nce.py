@@ -1,0 +1,107 @@
+"""Batch Noise Contrastive Estimation, plain and adaptive: the target words of the batch are each other's noise.
+
+Youssef Oualil and Dietrich Klakow, "A Batch Noise Contrastive Estimation Approach for Training Large Vocabulary
+Language Models", Interspeech 2017, Section 3. For the positions i of one time step and the words j of its columns,
+
+    s_ij = h_i·w_j + c_j − ln Z − ln(m · p_n(w_j))                     the log-odds "data, not noise" of Eq. (3)
+    J    = Σ_i [ softplus(−s_ii) + Σ_{j≠i} softplus(s_ij) ]            Eq. (5)
+    G    = ∂J/∂s = σ(s) − I                                            the paper's gradient matrix
+
+    paper        here              what it is
+    ------------------------------------------------------------------------------------------------
+    B, K, H      B, K, D           streams (targets of one time step), drawn noise words, hidden size
+    L^t          hidden_TBD        last hidden layer; all T time steps at once, each with its own noise
+    V^t          column_TM         the words the output layer is restricted to: B targets, then K drawn
+    W^t, C^t     weight_VD, bias_V of those words, which `scored` reads
+    N^t          noise.log_prob    p_n of those words, as ln p_n
+    B+K−1        log_num_noise     m, the noise words a position sees, as ln m; the columns are M = m + 1
+    O^t, Y^t     score_TBM         O/Y = σ(s): both are kept as the log-odds s, never as exp(·)/Z
+                 shift_TM          the part of a score beside the paper's O: −ln(m · p_n(w_j))
+    G^t          gradient_TBM      σ(s) − I
+
+ΔW, ΔC and E(L), Eqs. (9) to (11), are products with G: `scored` forms them for every loss. They have one entry per
+occurrence: "some words may occur more than once in the batch". `rows.merge` adds them up.
+
+A word that occurs twice among the columns counts twice, even if it equals a row's own target: only then are the
+columns a sample of the unigram. With such hits masked, the model would learn the odds p/(1−p) instead of p.
+
+The K words may come from other noise q than the batch's unigram u. Then p_n is the mixture of both:
+m · p_n(w) = (B−1)·u(w) + K·q(w).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bnce.new_losses.loss import OutputBatch, count_steps
+from bnce.new_losses.scored import Block, Scoring, finish, score, scores
+from bnce.noise import Noise
+
+
+def batch_nce(batch: OutputBatch, record: Any) -> Tensor:
+    """Compute the B-NCE loss of every position (T, B); `record.num_noise` above 0 makes it adaptive.
+
+    The drawn words come from `batch.loss_state`, or where that is None from the noise of the batch.
+    """
+    words, K = batch.words(), record.num_noise
+    counted = count_steps(words.valid_TB, words.target_TB, K, batch.score_dtype)
+    column_TM, shift_TM = columns(batch, words.target_TB, counted.log_num_noise, K)
+    counts_TB = None
+    if counted.valid_TB is not None:
+        counts_TB = words._replace(valid_TB=counted.valid_TB).counts(batch.score_dtype)
+        # A position that does not count is no noise to others either. Drawn words always are.
+        shift_TM = shift_TM.masked_fill(F.pad(~counted.valid_TB, (0, K)), -torch.inf)
+    own_TB = torch.arange(words.target_TB.shape[1], device=column_TM.device).expand(words.target_TB.shape)
+    scoring = Scoring(
+        classification,
+        word_PM=column_TM,
+        shift_PM=shift_TM,
+        counts_PR=counts_TB,
+        rows=(own_TB,),
+        sparse=batch.sparse,
+        is_exact=True,
+    )
+    return score(batch.hidden_TBD, batch.weight_VD, batch.bias_V, batch.log_z, scoring)
+
+
+def columns(
+    batch: OutputBatch, target_TB: Tensor, log_num_noise: Tensor | float, num_drawn: int
+) -> tuple[Tensor, Tensor]:
+    """Give the words of the columns (T, M), the targets and as Section 3.2 has it K further ones, and their shifts."""
+    log_noise_TM, column_TM = batch.noise.log_prob(target_TB), target_TB
+    if num_drawn:
+        drawn: Noise = batch.noise if batch.loss_state is None else batch.loss_state
+        drawn_TK = drawn.sample((target_TB.shape[0], num_drawn))
+        column_TM = torch.cat([target_TB, drawn_TK], dim=1)  # V^t of Eq. (12)
+        log_noise_TM = batch.noise.log_prob(column_TM)
+        if drawn is not batch.noise:
+            log_noise_TM = log_mixture(log_noise_TM, drawn.log_prob(column_TM), log_num_noise, num_drawn)
+    # differs from the paper: Eqs. (7) and (8) form exp(·)/Z and divide; the log-odds never overflow.
+    return column_TM, -log_noise_TM - log_num_noise
+
+
+def log_mixture(log_batch_TM: Tensor, log_drawn_TM: Tensor, log_num_noise: Tensor | float, num_drawn: int) -> Tensor:
+    """Mix ln u of the batch and ln q of the drawn words by how many of the m noise words come from each."""
+    share_drawn = (math.log(num_drawn) - torch.as_tensor(log_num_noise, dtype=log_batch_TM.dtype)).exp().clamp(max=1.0)
+    # A position alone with its drawn words sees nothing of the batch: ln 0 is right there.
+    return torch.logaddexp(torch.log1p(-share_drawn) + log_batch_TM, share_drawn.log() + log_drawn_TM)
+
+
+def classification(block: Block) -> Tensor:
+    """Turn products into the paper's G, and give −ln p(data) of each row's target and −ln p(noise) of its noise.
+
+    `rows` are the columns of the targets.
+    """
+    target_TB1 = block.rows[0].unsqueeze(2)
+    score_TBM = scores(block)  # Eqs. (7) and (8), as ln(O / (m · N))
+    # −s instead of s for the target: softplus(−s) is its loss, and σ(s) − 1 = −σ(−s) loses no digits near 1.
+    score_TBM.scatter_(2, target_TB1, -score_TBM.gather(2, target_TB1))
+    loss_TB = F.softplus(score_TBM).sum(2)  # Eq. (5)
+    gradient_TBM = score_TBM.sigmoid_()  # O/Y off the diagonal
+    gradient_TBM.scatter_(2, target_TB1, -gradient_TBM.gather(2, target_TB1))  # −(B−1)·N/Y = O/Y − 1 on it
+    return finish(block, gradient_TBM, loss_TB)

@@ -1,0 +1,334 @@
+"""The one autograd Function of all losses: positions are scored against columns, and a rule makes losses of the scores.
+
+    s = h·w + c − ln Z + shift           a score: an output row w and its bias c, and a shift that has no gradient
+    rule: scores → losses, G = ∂loss/∂s  the paper's G; ΔW, ΔC and E(L) are products with it, Eqs. (9) to (11)
+
+A loss says which words are the columns and gives a rule. Blocks, weights of positions, masks, gradients by row, and
+types of numbers are here. All scores at once would not fit into memory, so a block of positions is visited at a time,
+and its products become their gradients in place.
+
+The forward pass forms the gradients of the sum, too. If all positions have the same weight, as in a sum or a mean, the
+backward pass only scales them by it; else it visits the blocks again, which costs one product more.
+
+A rule is called with a `Block` and the loss's own tensors, and does all between the two products:
+
+    rule(block, *shared) -> loss_PR
+
+It reads `product_PRM`, adds `offset_PM` and `shift_PR`, writes the gradient of the scores into `gradient_PRM` (which is
+the memory of the products unless their types differ), turns `own_PR` into the gradient of its scores, and gives the
+loss of every row in float32 or wider. No shape depends on the data. An offset is −∞ where a column does not count: the
+rule must find nothing there. `counts_PR` is 1 where a row counts; where it does not, its gradient is 0 and its loss is
+`counts_PR` itself, 0 or NaN. So a kernel of this signature can do the whole of a block in one launch, in the place of
+its plain rule.
+
+Legend: P problems with columns of their own (the T time steps, or 1), R rows of each (its positions), M columns of
+each, D hidden, E = D padded, V rows of the tables, N positions.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bnce.errors import UserError
+from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
+from bnce.new_losses.loss import OutputBatch, Words
+from bnce.rows import table_gradient
+
+# Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
+MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
+# The same where every word is a column, of which a block has few positions.
+MAX_LOGITS = {"cpu": 2**22, "cuda": 2**31}
+
+
+class Block(NamedTuple):
+    """What a rule is called with."""
+
+    product_PRM: Tensor  # h·w, in the type of products or in float32
+    gradient_PRM: Tensor  # where the gradient goes
+    offset_PM: Tensor  # c − ln Z + shift, in float32 or wider
+    shift_PR: Tensor | None  # what else is added to all scores of a row
+    counts_PR: Tensor | None  # 1 where a row counts, else its loss; None: all count
+    own_PR: Tensor | None  # the score of a row's own target, where that is no column
+    rows: tuple[Tensor, ...]  # (P, R) what else there is for each row
+
+
+Rule = Callable[..., Tensor]
+
+
+@dataclass
+class Scoring:
+    """What rows are scored against, and how losses come of the scores."""
+
+    rule: Rule
+    word_PM: Tensor | None = None  # the columns; None: every row of the tables in its order
+    shift_PM: Tensor | None = None
+    shift_PR: Tensor | None = None
+    counts_PR: Tensor | None = None
+    own_word_PR: Tensor | None = None  # the rows' own targets, where they are scored apart because they are no columns
+    own_shift_PR: Tensor | None = None  # which own targets have instead of −ln Z and a shift
+    rows: Sequence[Tensor] = ()
+    shared: Sequence[Tensor] = ()
+    place_R: Tensor | None = None  # where among N positions each row's loss is added; None: rows are the positions
+    num_positions: int = 0
+    sparse: bool = False  # gradients of the tables by row
+    is_exact: bool = False  # products of a narrow type are float32
+
+
+def scored(
+    batch: OutputBatch,
+    words: Words,
+    rule: Rule,
+    *,
+    log_z: Tensor | None = None,
+    shift_TB: Tensor | None = None,
+    own_shift_TB: Tensor | None = None,
+    rows: Sequence[Tensor] = (),
+    **others: Any,
+) -> Tensor:
+    """Compute the loss of every position (T, B) against columns that all positions share.
+
+    On a CPU only positions that count become rows. `rows` are (T, B) here; `others` are fields of `Scoring`.
+    """
+    hidden_ND, target_TB, place_R, counts_1N = batch.hidden_TBD.flatten(0, 1), words.target_TB, None, None
+    if words.valid_TB is not None and (target_TB.device.type != "cpu" or torch.compiler.is_compiling()):
+        counts_1N = words.counts(batch.score_dtype).reshape(1, -1)
+    elif words.valid_TB is not None:
+        (place_R,) = torch.nonzero(words.valid_TB.reshape(-1), as_tuple=True)
+        hidden_ND = hidden_ND.index_select(0, place_R)
+
+    def flat(values_TB: Tensor) -> Tensor:
+        return values_TB.reshape(1, -1) if place_R is None else values_TB.reshape(1, -1).index_select(1, place_R)
+
+    scoring = Scoring(
+        rule,
+        counts_PR=counts_1N,
+        own_word_PR=None if own_shift_TB is None else flat(target_TB),
+        own_shift_PR=None if own_shift_TB is None else flat(own_shift_TB),
+        shift_PR=None if shift_TB is None else flat(shift_TB),
+        rows=tuple(flat(values_TB) for values_TB in rows),
+        place_R=place_R,
+        num_positions=target_TB.numel(),
+        sparse=batch.sparse,
+        **others,
+    )
+    return score(hidden_ND.unsqueeze(0), batch.weight_VD, batch.bias_V, log_z, scoring).view(target_TB.shape)
+
+
+def score(hidden_PRD: Tensor, weight_VD: Tensor, bias_V: Tensor, log_z: Tensor | None, scoring: Scoring) -> Tensor:
+    """Compute the loss of every row (P, R), or where rows have places of every position (N,)."""
+    # Asked here, because inside a Function gradients always look switched off. A compiler does not know the weights of
+    # positions, so compiled code forms the gradients in its backward pass.
+    wants_gradients = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    dtype = product_dtype(weight_VD)
+    loss: Tensor = _Scored.apply(hidden_PRD, weight_VD, bias_V, log_z, scoring, dtype, wants_gradients)
+    return loss
+
+
+class _Scored(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *tables, scoring, dtype, wants_gradients = arguments
+        loss_PR, *sums = _visit(tables, scoring, dtype, None, wants_gradients and any(ctx.needs_input_grad))
+        ctx.scoring, ctx.dtype, ctx.num_sums = scoring, dtype, len(sums)
+        ctx.save_for_backward(*sums, *tables)
+        if scoring.place_R is None:
+            return loss_PR
+        return loss_PR.new_zeros(scoring.num_positions).index_add_(0, scoring.place_R, loss_PR[0])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        # A backward pass records itself only with create_graph. It is refused here, because PyTorch would only complain
+        # later, of a tensor without a gradient. A compiler records everything, and refuses by itself.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise UserError(
+                "The loss has no second derivatives, so create_graph=True cannot be used with it: leave it out, or use "
+                "the loss nce or snce."
+            )
+        scoring: Scoring = ctx.scoring
+        saved, (weight_of,) = ctx.saved_tensors, grads  # to be asked for once: checkpointing computes them again
+        sums, (hidden_PRD, weight_VD, bias_V, log_z) = saved[: ctx.num_sums], saved[ctx.num_sums :]
+        place_R = scoring.place_R
+        weight_PR = weight_of if place_R is None else weight_of.index_select(0, place_R).unsqueeze(0)
+        if sums and _is_even(weight_of, weight_PR):
+            factor = weight_PR[:1, :1].sum()  # 0 where there are no positions
+            hidden_grad, row_grad_MD, bias_grad_M = (part * factor for part in sums)
+        else:
+            _, hidden_grad, row_grad_MD, bias_grad_M = _visit(
+                saved[ctx.num_sums :], scoring, ctx.dtype, weight_PR, True
+            )
+        log_z_grad = None if log_z is None else -bias_grad_M.sum().to(log_z.dtype)
+        row_grad_MD, bias_grad_M = row_grad_MD.to(weight_VD.dtype), bias_grad_M.to(bias_V.dtype)
+        if scoring.word_PM is not None:
+            word_M = _all_words(scoring)
+            row_grad_MD = table_gradient(weight_VD.shape, word_M, row_grad_MD, sparse=scoring.sparse)
+            bias_grad_M = table_gradient(bias_V.shape, word_M, bias_grad_M, sparse=scoring.sparse)
+        return hidden_grad.to(hidden_PRD.dtype), row_grad_MD, bias_grad_M, log_z_grad, None, None, None
+
+
+def _is_even(weight_of: Tensor, weight_PR: Tensor) -> bool:
+    """Say whether all rows have one weight. A GPU's host would have to wait for numbers, but that of a sum is one."""
+    if all(stride == 0 or size == 1 for stride, size in zip(weight_of.stride(), weight_of.shape, strict=True)):
+        return True
+    return weight_of.device.type == "cpu" and bool((weight_PR == weight_PR[:1, :1]).all())
+
+
+def _visit(
+    tables: Sequence[Any], scoring: Scoring, dtype: torch.dtype, weight_PR: Tensor | None, wants_gradients: bool
+) -> tuple[Tensor, ...]:
+    """Give the losses (P, R), and if they are wanted the gradients of hidden rows, output rows, and biases.
+
+    Rows of the tables come in the order of `_all_words`. `weight_PR` are the weights of positions; None: 1.
+    """
+    hidden_PRD, weight_VD, bias_V, log_z = tables
+    (P, R, D), device = hidden_PRD.shape, hidden_PRD.device
+    num_own = 0 if scoring.own_word_PR is None else R
+    weight_MD, bias_M, num_columns = weight_VD, bias_V, weight_VD.shape[0]
+    if scoring.word_PM is not None:
+        weight_MD, bias_M = (table.index_select(0, _all_words(scoring)) for table in (weight_VD, bias_V))
+        num_columns = scoring.word_PM.shape[1]
+    bias_M = at_least_float32(bias_M)
+    with torch.autocast(device.type, enabled=False):
+        offset_PM = bias_M[num_own:].view(P, num_columns)
+        if log_z is not None:
+            offset_PM = offset_PM - log_z
+        if scoring.shift_PM is not None:
+            offset_PM = offset_PM + scoring.shift_PM
+        own_PR = scoring.own_shift_PR
+        if own_PR is not None:
+            product_R = torch.linalg.vecdot(at_least_float32(hidden_PRD[0]), at_least_float32(weight_MD[:num_own]))
+            own_PR = own_PR + bias_M[:num_own] + product_R
+        # Ones beside the hidden rows make the gradient of a bias one more column of that of its output row, for nothing
+        # on a GPU, and without adding up in a narrow type: a sum in bf16 has lost half of it.
+        has_ones = device.type != "cpu" or dtype.itemsize < 4
+        hidden_PRE, row_ME = hidden_PRD.to(dtype), weight_MD.to(dtype)
+        if has_ones:
+            hidden_PRE = widen(hidden_PRD.flatten(0, 1), 1.0, dtype).view(P, R, -1)
+            row_ME = widen(weight_MD, 0.0, dtype)
+        E = row_ME.shape[1]
+        row_PME = row_ME[num_own:].view(P, num_columns, E)
+        if dtype.itemsize < 4 and num_columns % 8:  # tensor cores read 16 bytes at a time
+            row_PME = F.pad(row_PME, (0, 0, 0, -num_columns % 8))
+            offset_PM = F.pad(offset_PM, (0, -num_columns % 8), value=-torch.inf)
+        M = row_PME.shape[1]
+        make = functools.partial(torch.zeros if P * R == 0 else torch.empty, dtype=sum_dtype(dtype), device=device)
+        loss_PR = make(P, R)
+        if wants_gradients:
+            weighted_PRE = hidden_PRE if weight_PR is None else (hidden_PRE * weight_PR.unsqueeze(2)).to(dtype)
+            hidden_grad_PRE = torch.empty_like(hidden_PRE)
+            row_grad_ME, bias_grad_M = make(num_own + P * M, E), make(num_own + P * M)
+            row_grad_PME, bias_grad_PM = row_grad_ME[num_own:].view(P, M, E), bias_grad_M[num_own:].view(P, M)
+        memory: Tensor | None = None
+        limits = MAX_LOGITS if scoring.word_PM is None else MAX_SCORES
+        for here in _blocks(P, R, M, limits.get(device.type, limits["cuda"])):
+            hidden_pre, row_pME, is_first = hidden_PRE[here], row_PME[here[0]], here[1].start == 0
+            shape = *hidden_pre.shape[:2], M
+            memory = torch.empty(math.prod(shape), dtype=dtype, device=device) if memory is None else memory
+            gradient_PRM = memory[: math.prod(shape)].view(shape)
+            if scoring.is_exact and dtype.itemsize < 4:
+                product_PRM = product_in_float32(hidden_pre, row_pME.mT)
+            else:
+                product_PRM = _multiply(hidden_pre, row_pME.mT, gradient_PRM)  # Eq. (7)
+            of_rows = (scoring.shift_PR, scoring.counts_PR, own_PR)
+            shift_pr, counts_pr, own_pr = (None if part is None else part[here] for part in of_rows)
+            rows = tuple(part[here] for part in scoring.rows)
+            block = Block(product_PRM, gradient_PRM, offset_PM[here[0]], shift_pr, counts_pr, own_pr, rows)
+            loss_PR[here] = scoring.rule(block, *scoring.shared)
+            if not wants_gradients:
+                continue
+            _multiply(gradient_PRM, row_pME, hidden_grad_PRE[here])  # Eq. (11)
+            _multiply(gradient_PRM.mT, weighted_PRE[here], row_grad_PME[here[0]], adds=not is_first)  # Eq. (9)
+            if not has_ones:  # Eq. (10)
+                if weight_PR is None:
+                    bias_pM = gradient_PRM.sum(1)
+                else:
+                    bias_pM = torch.matmul(weight_PR[here].to(dtype).unsqueeze(1), gradient_PRM).squeeze(1)
+                bias_grad_PM[here[0]] = bias_pM if is_first else bias_grad_PM[here[0]] + bias_pM
+        if not wants_gradients:
+            return (loss_PR,)
+        if has_ones:
+            bias_grad_PM.copy_(row_grad_PME[..., D])
+        if own_PR is not None:
+            weighted_R1 = (own_PR if weight_PR is None else own_PR * weight_PR).mT
+            torch.mul(weighted_R1, hidden_PRE[0], out=row_grad_ME[:num_own])
+            bias_grad_M[:num_own] = weighted_R1.squeeze(1)
+            hidden_grad_PRE[0].addcmul_(own_PR.mT.to(dtype), row_ME[:num_own])
+        if weight_PR is not None:
+            hidden_grad_PRE.mul_(weight_PR.unsqueeze(2))
+        if P > 1:  # without the padding of columns
+            row_grad_ME = row_grad_PME[:, :num_columns].reshape(-1, E)
+            bias_grad_M = bias_grad_PM[:, :num_columns].reshape(-1)
+        num_rows = num_own + P * num_columns
+        return loss_PR, hidden_grad_PRE[..., :D], row_grad_ME[:num_rows, :D], bias_grad_M[:num_rows]
+
+
+def _all_words(scoring: Scoring) -> Tensor:
+    """Put own targets and columns in one dimension: one gather from a table has one gradient."""
+    assert scoring.word_PM is not None
+    word_M = scoring.word_PM.reshape(-1)
+    return word_M if scoring.own_word_PR is None else torch.cat([scoring.own_word_PR[0], word_M])
+
+
+def _blocks(num_problems: int, num_rows: int, num_columns: int, max_scores: int) -> Iterator[tuple[slice, slice]]:
+    """Cut problems, and large ones by their rows, into blocks of equal size, so that the last is not a small one."""
+    if num_problems * num_rows == 0:
+        return
+    of_problem = num_rows * num_columns
+    num_parts = -(-of_problem // max_scores)
+    size = -(-num_rows // num_parts) if num_parts > 1 else num_rows
+    num_blocks = -(-num_problems // max(1, max_scores // max(1, of_problem)))
+    together = -(-num_problems // num_blocks)
+    for first in range(0, num_problems, together):
+        for begin in range(0, num_rows, size):
+            yield slice(first, min(first + together, num_problems)), slice(begin, min(begin + size, num_rows))
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor, adds: bool = False) -> Tensor:
+    """Multiply matrices (P, …, …) into memory that is there, or add their product to it."""
+    if left.dtype != out.dtype:
+        product = product_in_float32(left, right)
+        return out.add_(product) if adds else out.copy_(product)
+    if len(left) == 1:
+        out[0].addmm_(left[0], right[0], beta=float(adds))
+    else:
+        out.baddbmm_(left, right, beta=float(adds))
+    return out
+
+
+# What rules are made of.
+
+
+def scores(block: Block) -> Tensor:
+    """Compute the scores of a block (P, R, M), in the place of its products where these are wide."""
+    score_PRM = at_least_float32(block.product_PRM).add_(block.offset_PM.unsqueeze(1))
+    return score_PRM if block.shift_PR is None else score_PRM.add_(block.shift_PR.unsqueeze(2))
+
+
+def finish(block: Block, gradient_PRM: Tensor, loss_PR: Tensor) -> Tensor:
+    """Write the gradient of the scores to its place, and give the losses: what does not count has none."""
+    block.gradient_PRM.copy_(gradient_PRM)  # nothing to do where they are one
+    if block.counts_PR is None:
+        return loss_PR
+    counts_PR = block.counts_PR == 1
+    block.gradient_PRM.masked_fill_(~counts_PR.unsqueeze(2), 0.0)
+    if block.own_PR is not None:
+        block.own_PR.masked_fill_(~counts_PR, 0.0)
+    return torch.where(counts_PR, loss_PR, block.counts_PR)
+
+
+def shares_(score_PRM: Tensor) -> Tensor:
+    """Turn scores into their shares of Σ exp s, and give its logarithm (P, R, 1); of nothing −∞, and shares of NaN."""
+    highest_PR1 = score_PRM.amax(2, keepdim=True)
+    if score_PRM.device.type == "cpu" and not torch.compiler.is_compiling():
+        torch.softmax(score_PRM, 2, out=score_PRM)  # row by row, so it needs no other memory
+    else:
+        score_PRM.copy_(torch.softmax(score_PRM, 2))
+    # The largest share is exp(highest) / Σ exp s.
+    return torch.where(highest_PR1 == -torch.inf, highest_PR1, highest_PR1 - score_PRM.amax(2, keepdim=True).log())
