@@ -12,7 +12,8 @@ from bnce import rows
 from bnce.config import LossConfig, ModelConfig
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
-from bnce.models import State, build_body
+from bnce.models import build_body
+from bnce.models.body import State
 from bnce.noise import Noise, without_values
 from bnce.output_layer import OutputLayer
 

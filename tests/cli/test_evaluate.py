@@ -177,7 +177,7 @@ class TestRefusals:
     ) -> None:
         other = prepared_anew("--cased")
         told = refused("evaluate", trained, "--corpus", other)
-        assert f"The corpus '{other}' was not cut into words as the run '{trained}' says in normaliser.json" in told
+        assert f"The corpus '{other}' was not cut into words as the text of the run '{trained}' was" in told
         assert "(lowercase is false, not true): prepare its text again with the settings of the run" in told
 
     def test_no_gpu(self, refused: Refused, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ import torch
 from torch import nn
 
 from bnce.kinds.bodies import Body as Record
-from bnce.models import Body
+from bnce.models.body import Body
 
 
 class Gru(Body):

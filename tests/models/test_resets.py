@@ -13,7 +13,7 @@ from torch import Tensor
 from bnce import BODIES, noise
 from bnce.config import LossConfig, ModelConfig
 from bnce.language_model import LanguageModel
-from bnce.models import State
+from bnce.models.body import State
 
 V, T, B = 11, 9, 4
 # By stream: none; one inside; the first and the last place; neighbours.

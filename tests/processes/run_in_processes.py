@@ -16,7 +16,7 @@ from bnce import Corpus
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.machine.world import ProcessLostError, World
 from bnce.processes.traffic import Traffic
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.training.checkpoints import Checkpoints
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
@@ -77,7 +77,7 @@ def train(
         _arm(die)
     try:
         summary = run_training(
-            RunDirectory.open(run),
+            Run.open(run),
             opened,
             torch.device("cpu"),
             Silent(),

@@ -17,8 +17,8 @@ from small_corpus import Watcher, small_config, small_corpus
 from bnce import Corpus, UserError, files
 from bnce.config import RunConfig
 from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError
-from bnce.runs.checkpoint import MODEL_FILE, state_files
-from bnce.runs.directory import RunDirectory, is_finished, read_status
+from bnce.runs.checkpoint import state_files
+from bnce.runs.directory import MODEL_FILE, Run, is_finished, read_status
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import load_model
 from bnce.training import experiment as experiment_module
@@ -85,7 +85,7 @@ def test_rows_that_are_done_are_skipped(corpus: Corpus, tmp_path: Path) -> None:
 
 def test_a_row_without_its_model_is_neither_used_nor_trained_anew(corpus: Corpus, tmp_path: Path) -> None:
     assert Experiment(corpus, tmp_path).run(keep_models=False).finished
-    run = RunDirectory.open(tmp_path / "rnn-bnce")
+    run = Run.open(tmp_path / "rnn-bnce")
     before = {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
     with pytest.raises(UserError, match="has figures but no model, as a row of an experiment with keep_models=False"):
         load_model(run)
@@ -221,7 +221,7 @@ def test_several_processes_share_an_experiment(corpus: Corpus, tmp_path: Path, m
     create_run(tmp_path / "rnn-bnce", experiment.config(ROWS[1]), corpus)
     create, other = experiment_module.create_run, Experiment(corpus, tmp_path)
 
-    def too_late(path: Path, *rest: Any) -> RunDirectory:
+    def too_late(path: Path, *rest: Any) -> Run:
         monkeypatch.setattr(experiment_module, "create_run", create)
         other.run_rows(ROWS[2:])
         create(path, *rest)

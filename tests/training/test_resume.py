@@ -84,7 +84,7 @@ def assert_the_same_to_the_bit(run: Path, unbroken: Path) -> None:
     assert our_state[1] == their_state[1]
     assert metrics(run) == metrics(unbroken)
     assert metrics(run)
-    for name in ("model.safetensors", "evaluation.json", "config.toml", "vocab.txt"):
+    for name in ("model.safetensors", "evaluation.json", "config.toml", "run.json", "vocab.txt"):
         assert (run / name).read_bytes() == (unbroken / name).read_bytes()
 
 
@@ -217,15 +217,6 @@ def test_stopped_while_it_evaluates(
     assert metrics(broken) == metrics(unbroken)
     if math.isfinite(checkpoint_seconds):
         assert_the_same_to_the_bit(broken, unbroken)
-
-
-def test_a_setting_that_config_toml_has_lost_is_not_taken_for_its_default(tmp_path: Path, corpus: Corpus) -> None:
-    run = tmp_path / "run"
-    train_small(run, corpus, optimiser={"clip_norm": 3.0})
-    settings = (run / "config.toml").read_text(encoding="utf-8")
-    (run / "config.toml").write_text(settings.replace("clip_norm = 3.0\n", ""), encoding="utf-8")
-    with pytest.raises(UserError, match=r"has no optimiser.clip_norm, with which the run was trained: restore it"):
-        resume_small(run)
 
 
 def test_an_evaluation_counts_that_is_no_longer_due(tmp_path: Path, worsening: Corpus) -> None:

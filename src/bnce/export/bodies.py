@@ -5,10 +5,10 @@ from __future__ import annotations
 from bnce.errors import UserError
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 
 
-def refuse_unknown_body(run: RunDirectory, target: str) -> None:
+def refuse_unknown_body(run: Run, target: str) -> None:
     """Refuse to export a run whose body or output layer the target's writer does not know."""
     name = run.config.model.name
     if target not in BODIES.find(name).exports:

@@ -24,7 +24,7 @@ from bnce.errors import UserError, argument, unknown_name
 from bnce.language_model import LanguageModel
 from bnce.machine.capturing import SideStream
 from bnce.machine.precision import float32_products
-from bnce.models import State
+from bnce.models.body import State
 from bnce.scoring.torch_engine import TorchEngine
 
 NUM_STREAMS = {"cpu": 64, "cuda": 2048}

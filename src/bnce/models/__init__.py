@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from bnce.config import ModelConfig
 from bnce.kinds.bodies import BODIES
-from bnce.models.body import Body, State
 
-__all__ = ["Body", "State", "architecture", "build_body"]
+if TYPE_CHECKING:
+    from bnce.models.body import Body
+
+__all__ = ["architecture", "build_body"]
 
 
 def build_body(config: ModelConfig) -> Body:

@@ -12,6 +12,7 @@ from typing import Any
 from bnce.config import read_format
 from bnce.errors import UserError
 from bnce.reading import parse_toml, read_object
+from bnce.runs.directory import refuse_exported
 from bnce.runs.metrics import METRICS_FILE, read_metrics
 
 
@@ -116,8 +117,6 @@ def printable(value: str) -> str:
 def _not_a_run(path: Path) -> UserError:
     if not path.exists():
         return UserError(f"There is no run directory '{path}': give directories from 'bnce train'.")
-    from bnce.runs.directory import refuse_exported  # PyTorch comes with it
-
     refuse_exported(path)
     inside = sorted(found.parent.name for found in path.glob("*/config.toml")) if path.is_dir() else []
     hint = f"give the runs inside it, such as '{path / inside[0]}'" if inside else "give a directory from 'bnce train'"

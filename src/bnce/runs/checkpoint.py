@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ VERSION = "1"
 STATE_FORMAT = "bnce-state"
 MODEL_FORMAT = "bnce-model"
 TRANSFORMERS_FORMAT = "pt"  # what the transformers library writes, and insists on
-MODEL_FILE = "model.safetensors"
 NUM_KEPT_STATES = 2
 
 
@@ -139,22 +137,10 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return unpack_rows(tensors), metadata
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """Read what a file says beside its tensors, without these and so without its checksum."""
-    with _opened(path) as file:
-        return dict(file.metadata() or {})
-
-
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    with _opened(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            yield file
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UserError(f"'{path}' is incomplete or not a safetensors file ({error}).") from error
 

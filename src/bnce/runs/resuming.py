@@ -7,26 +7,21 @@ validation text may not: the best model so far is the best on that text.
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bnce import files
-from bnce.config import SECTIONS, OptimiserConfig, RunConfig, as_list, change_settings, from_written, read_config
+from bnce.config import OptimiserConfig, RunConfig, change_settings, from_written, read_config, to_toml
 from bnce.corpus.store import Corpus
-from bnce.corpus.streams import training_streams
 from bnce.errors import UserError, argument
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
-from bnce.runs.checkpoint import MODEL_FILE, state_files
-from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE, RunDirectory, is_finished, read_summary
+from bnce.runs.checkpoint import state_files
+from bnce.runs.directory import CONFIG_FILE, MODEL_FILE, RUN_FILE, WORD_FILES, Run, is_finished, read_texts
 from bnce.runs.metrics import read_metrics
-from bnce.spelling.model import SPELLING_FILE
 
 MAY_CHANGE = frozenset(
     {
@@ -47,7 +42,6 @@ MAY_CHANGE = frozenset(
     }
 )
 
-TEXTS_KEY = "corpus_sha256"  # in summary.json: the SHA-256 of every split of the corpus
 TRAINING_SPLITS = ("train", "valid")  # those that decide what a run learns and which of its models is the best
 SPLIT_NAMES = {"train": "training", "valid": "validation", "test": "test"}
 
@@ -56,13 +50,16 @@ Differences = Mapping[str, tuple[Any, Any]]
 
 def find_differences(before: RunConfig, now: RunConfig) -> Differences:
     """List the settings in which two configs differ, by name, with both values; where the corpus lies is none."""
-    found: dict[str, tuple[Any, Any]] = {}
-    if before.recipe != now.recipe:
-        found["recipe"] = before.recipe, now.recipe
-    for section in SECTIONS:
-        old, new = dataclasses.asdict(getattr(before, section)), dataclasses.asdict(getattr(now, section))
-        found |= {f"{section}.{key}": (value, new[key]) for key, value in old.items() if value != new[key]}
-    return found
+    old, new = _by_name(before), _by_name(now)
+    return {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
+
+
+def _by_name(config: RunConfig) -> dict[str, Any]:
+    """Give settings as they are named on the command line."""
+    written = parse_toml(to_toml(config).encode())
+    tables = {name: table for name, table in written.items() if isinstance(table, dict)}
+    settings = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
+    return {"recipe": written.get("recipe"), **settings}
 
 
 def check_changes(before: RunConfig, now: RunConfig, path: Path) -> None:
@@ -83,7 +80,7 @@ def check_same_settings(before: RunConfig, now: RunConfig, path: Path, remedy: s
 
 def _refuse(differences: Differences, path: Path, remedy: str) -> None:
     if differences:
-        told = ", ".join(f"{key} {as_list(before)}, not {as_list(now)}" for key, (before, now) in differences.items())
+        told = ", ".join(f"{key} {before}, not {now}" for key, (before, now) in differences.items())
         raise UserError(f"The run '{path}' was started with other settings ({told}){remedy}")
 
 
@@ -92,17 +89,12 @@ def resume_config(path: Path, settings: Sequence[str] = (), wanted: RunConfig | 
 
     `wanted` is a recipe that was named, with the settings on top: it must come to the same.
     """
-    if not (path / "config.toml").is_file():
+    if not (path / CONFIG_FILE).is_file():
         raise UserError(
             f"'{path}' is not a run directory, so there is nothing to resume: leave out {argument('resume', True)} to "
             "start a new run."
         )
-    if (path / LEXICON_FILE).is_file():
-        raise UserError(
-            f"The words of '{path}' were changed by 'bnce vocab', so it has no state to resume from: "
-            "prepare a corpus with the words you want and train a new run."
-        )
-    before = read_config(path / "config.toml")
+    before = read_config(path / CONFIG_FILE)
     config = change_settings(before, settings)
     check_changes(before, config if wanted is None else wanted, path)
     if wanted is not None:
@@ -111,7 +103,7 @@ def resume_config(path: Path, settings: Sequence[str] = (), wanted: RunConfig | 
     return config
 
 
-def check_resumable(run: RunDirectory) -> None:
+def check_resumable(run: Run) -> None:
     """Refuse to train over an exported model, or over figures of a run that kept no state: it would begin anew.
 
     A run has its summary before its first step, an export has none.
@@ -134,27 +126,18 @@ def check_resumable(run: RunDirectory) -> None:
         )
 
 
-def check_corpus(run: RunDirectory, corpus: Corpus) -> None:
+def check_corpus(run: Run, corpus: Corpus) -> None:
     """Refuse to train on another text than the run was made for; where it lies makes no difference."""
     run.check_words(corpus)
-    counts = training_streams(run.config.training, corpus).count_targets(len(run.vocabulary))
-    if not np.array_equal(counts, run.target_counts):
-        raise UserError(
-            f"The corpus '{corpus.directory}' has another training text than the run '{run.path}' (its words "
-            f"have other counts): prepare the same text again, or train with another {argument('out')}."
-        )
     check_same_texts(run.path, corpus, TRAINING_SPLITS)
 
 
 def check_same_texts(path: Path, corpus: Corpus, splits: Sequence[str]) -> None:
-    """Refuse a corpus of which one of these splits is another text than it was to a run, as far as its summary says.
+    """Refuse a corpus of which one of these splits is another text than it was to the run, if there is one.
 
     By another validation text, the best model so far would be the best of nothing.
     """
-    before = read_summary(path).get(TEXTS_KEY)
-    if not isinstance(before, Mapping):
-        return
-    now = corpus.manifest.hashes
+    before, now = read_texts(path), corpus.manifest.hashes
     differing = [SPLIT_NAMES[name] for name in splits if name in before and before[name] != now.get(name)]
     if differing:
         raise UserError(
@@ -164,40 +147,25 @@ def check_same_texts(path: Path, corpus: Corpus, splits: Sequence[str]) -> None:
         )
 
 
-def check_state(run: RunDirectory, path: Path, origin: Mapping[str, str]) -> None:
+def check_state(run: Run, path: Path, origin: Mapping[str, str]) -> None:
     """Refuse a state of another run."""
     try:
-        before = settings_of_state(origin)
-        if origin.get("vocabulary") != run.vocabulary.digest:
-            raise UserError("it has another vocabulary.")
-        check_changes(before, run.config, run.path)
+        if origin.get("run") != run.digest:
+            raise UserError("it was made with other words, texts or settings.")
+        check_changes(settings_of_state(origin), run.config, run.path)
     except UserError as error:
         raise UserError(f"'{path}' belongs to another run: {error}") from error
-    _refuse_lost_settings(run, origin)
 
 
 def settings_of_state(origin: Mapping[str, str]) -> RunConfig:
-    """Read what a state was trained with; settings that came with later versions are at their defaults."""
+    """Read what a state was trained with;"""
     return from_written(parse_toml(origin.get("settings", "").encode()), "its settings")
-
-
-def _refuse_lost_settings(run: RunDirectory, origin: Mapping[str, str]) -> None:
-    """Refuse a config.toml without settings that a state has: a line was lost, and is not to read as a default."""
-    written = parse_toml(origin["settings"].encode())
-    now = parse_toml((run.path / "config.toml").read_bytes())
-    names = ((section, key) for section in SECTIONS for key in written.get(section, {}))
-    lost = [f"{section}.{key}" for section, key in names if key not in now[section]]
-    if lost:
-        raise UserError(
-            f"'{run.path / 'config.toml'}' has no {', '.join(lost)}, with which the run was trained: restore it. "
-            f"To change a setting, use {argument('settings')}."
-        )
 
 
 def is_begun(path: Path) -> bool:
     """Say whether a run holds anything that training it made: a state, an evaluation, a model; or files of others."""
-    made_at_the_start = {*DESCRIPTION_FILES, SPELLING_FILE, "summary.json", "tensorboard"}
-    return (path / "config.toml").is_file() and any(
+    made_at_the_start = {RUN_FILE, *WORD_FILES, CONFIG_FILE, "summary.json", "tensorboard"}
+    return (path / CONFIG_FILE).is_file() and any(
         found.name not in made_at_the_start and not found.name.endswith(files.PARTIAL_SUFFIX)
         for found in path.iterdir()
     )
@@ -217,7 +185,7 @@ def remove_unbegun(path: Path) -> None:
 
     Whoever calls it holds the run.
     """
-    if (path / "config.toml").is_file() and not is_begun(path):
+    if (path / CONFIG_FILE).is_file() and not is_begun(path):
         shutil.rmtree(path)
 
 

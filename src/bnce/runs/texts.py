@@ -10,14 +10,14 @@ from bnce.corpus import opening
 from bnce.corpus.prepare import encode_text
 from bnce.corpus.store import Corpus, Part, first_part, is_corpus
 from bnce.errors import UserError, argument
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.text.intake import DOCSTRINGS
 from bnce.text.sources import named
 from bnce.text.tokenised import TokenisedSigns
 
 
 def open_part(
-    run: RunDirectory,
+    run: Run,
     *,
     split: str = "valid",
     text: str | Path | None = None,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
-from bnce.models import State
+from bnce.models.body import State
 from bnce.output_layer import OutputLayer
 from bnce.scoring import engine
 from bnce.scoring.engine import Engine, Floats, Ints

@@ -10,7 +10,7 @@ import torch
 from bnce.machine.world import World
 from bnce.optimisers.schedule import Schedule
 from bnce.runs.checkpoint import State, load_newest_state, save_state, state_file, state_files
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.runs.metrics import METRICS_FILE, keep_metrics_up_to
 from bnce.runs.resuming import check_state, remove_leftovers
 from bnce.training.clock import TrainingClock
@@ -24,7 +24,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        run: RunDirectory,
+        run: Run,
         network: Network,
         clock: TrainingClock,
         schedule: Schedule,

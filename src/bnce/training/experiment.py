@@ -18,8 +18,8 @@ from bnce.errors import BusyError, DiskFullError, UserError, argument, unknown_n
 from bnce.kinds.bodies import BODIES, Body
 from bnce.kinds.losses import LOSSES, Loss
 from bnce.machine.memory import release_memory
-from bnce.runs.checkpoint import MODEL_FILE, remove_states
-from bnce.runs.directory import RunDirectory, hold_run, is_finished, read_status, read_summary
+from bnce.runs.checkpoint import remove_states
+from bnce.runs.directory import MODEL_FILE, Run, hold_run, is_finished, read_status, read_summary
 from bnce.runs.resuming import check_corpus, check_same_settings, check_same_texts
 from bnce.training.observer import Observer
 from bnce.training.plan import check_trainable, create_run
@@ -103,7 +103,7 @@ def train_rows(
     def train(path: Path, config: RunConfig) -> None:
         resume = (path / "config.toml").is_file()
         try:
-            run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
+            run = Run.open(path) if resume else create_run(path, config, corpus, device)
         except UserError as error:
             if not resume and (path / "config.toml").is_file():
                 raise BusyError(f"Another process has just started '{path}'.") from error
@@ -186,7 +186,7 @@ def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.devi
     check_trainable(config, corpus, device)
     if not (path / "config.toml").is_file():
         return
-    run = RunDirectory.open(path)
+    run = Run.open(path)
     # A corpus that was moved is known by its words and the digests of its splits, below.
     check_same_settings(run.config, config, path, f"repeat its settings, give another {argument('out')}, or remove it.")
     check_corpus(run, corpus)

@@ -14,7 +14,7 @@ from bnce.errors import UserError, argument
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.noise import bent_by
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 
 # Up to so many tokens a text is small; from so many on it is large enough for the largest models.
 SMALL_TOKENS, LARGE_TOKENS = 20_000_000, 300_000_000
@@ -85,10 +85,10 @@ def check_groups(training: TrainingConfig, num_processes: int) -> None:
         )
 
 
-def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> RunDirectory:
+def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> Run:
     """Lay out a run directory, after checking that the corpus and the device, where it is known, can train it."""
     check_trainable(config, corpus, device)
-    return RunDirectory.create(out, config, corpus)
+    return Run.create(out, config, corpus)
 
 
 def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> None:

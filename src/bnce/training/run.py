@@ -19,7 +19,7 @@ from bnce.machine.stopping import Stopped
 from bnce.machine.threads import use_threads
 from bnce.machine.torchrun import tell_place
 from bnce.machine.world import World
-from bnce.runs.directory import RunDirectory, read_summary
+from bnce.runs.directory import Run, read_summary
 from bnce.runs.model_file import read_weights
 from bnce.runs.resuming import check_resumable, remove_unbegun
 from bnce.training.observer import Observer
@@ -39,7 +39,7 @@ class Start:
 
 
 def run_training(
-    run: RunDirectory,
+    run: Run,
     corpus: Corpus,
     device: torch.device,
     observer: Observer,
@@ -137,14 +137,14 @@ def _tell_of_unseen(trainer: Trainer, observer: Observer) -> None:
         )
 
 
-def _choose_threads(run: RunDirectory, resume: bool) -> None:
+def _choose_threads(run: Run, resume: bool) -> None:
     """Compute with as many CPU threads as a resumed run had, to get the same bits."""
     before = read_summary(run.path).get("threads") if resume else None
     usual = before if isinstance(before, int) and before > 0 else 0
     use_threads(usual)
 
 
-def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
+def _test(trainer: Trainer, run: Run, corpus: Corpus) -> Evaluation:
     """Evaluate the best model on test: the one at hand, or the one on disk, which takes its place."""
     if trainer.progress.best_step != trainer.progress.step:
         trainer.save_if_needed()  # as it is now, in case that the test is broken off
@@ -167,7 +167,7 @@ def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
 
 
 @contextlib.contextmanager
-def _removing_unbegun(run: RunDirectory) -> Iterator[None]:
+def _removing_unbegun(run: Run) -> Iterator[None]:
     """Remove a run that fails at its start: it shall not stand in the way of the same command, corrected."""
     try:
         yield

@@ -23,7 +23,7 @@ from bnce.corpus.streams import Chunk
 from bnce.language_model import LanguageModel
 from bnce.machine.capturing import SideStream
 from bnce.machine.precision import float32_products
-from bnce.models import State
+from bnce.models.body import State
 from bnce.optimisers import Optimiser
 from bnce.processes.working_tables import WorkingTables
 

@@ -11,13 +11,12 @@ import torch
 
 from bnce.corpus.store import Corpus
 from bnce.evaluation.evaluate import digest_ids
-from bnce.runs.directory import RunDirectory
-from bnce.runs.resuming import TEXTS_KEY
+from bnce.runs.directory import Run
 from bnce.training.trainer import Trainer
 from bnce.version import __version__
 
 
-def summarise(trainer: Trainer, run: RunDirectory, corpus: Corpus, status: str, command: str) -> dict[str, Any]:
+def summarise(trainer: Trainer, run: Run, corpus: Corpus, status: str, command: str) -> dict[str, Any]:
     """Describe a run as it is now."""
     network = trainer.network
     # While a run goes on, and where an error broke it off, its clock has not been read.
@@ -28,7 +27,6 @@ def summarise(trainer: Trainer, run: RunDirectory, corpus: Corpus, status: str, 
         "num_table_parameters": network.num_table_parameters,
         "vocab_size": len(run.vocabulary),
         "vocabulary_digest": run.vocabulary.digest,
-        TEXTS_KEY: dict(corpus.manifest.hashes),
         "valid_text_sha256": digest_ids(trainer.valid_ids),
         "device": ", then ".join(trainer.progress.devices),
         "processes": trainer.world.size,

@@ -26,7 +26,7 @@ from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
 from bnce.machine.stopping import HeldSignals, Stopped, hold_signals
 from bnce.machine.world import World
 from bnce.optimisers.schedule import Schedule
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.runs.metrics import append_metrics, read_metrics
 from bnce.runs.model_file import build_model, save_weights
 from bnce.runs.resuming import advise_lower_rates, check_corpus, find_differences, settings_of_state
@@ -54,7 +54,7 @@ class Trainer:
 
     def __init__(
         self,
-        run: RunDirectory,
+        run: Run,
         corpus: Corpus,
         device: torch.device,
         observer: Observer,
