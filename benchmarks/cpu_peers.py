@@ -286,7 +286,7 @@ def make_large(place: Path) -> None:
     path = place / "large-run"
     path.mkdir(parents=True)
     normaliser = Normaliser(True, "words", "split")
-    opened = Run.lay_out(path, config, Vocabulary(words), normaliser, np.ones(len(words), int))
+    opened = Run.lay_out(path, config, Vocabulary(words), normaliser, np.ones(len(words), int), texts={})
     torch.manual_seed(1)
     save_weights(opened, build_model(opened).state_dict(), 1)
     export_onnx(Run.open(path), place / "large")

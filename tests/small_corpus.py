@@ -119,7 +119,7 @@ def small_run(
     counts = np.arange(len(words))[::-1].copy()
     if spelt:
         SpellingModel.train(spelt).leaving_out(words).write(directory / SPELLING_FILE)
-    run = Run.lay_out(directory, config, Vocabulary(words), normaliser, counts)
+    run = Run.lay_out(directory, config, Vocabulary(words), normaliser, counts, texts={})
     save_weights(run, small_model(name, loss, len(words), **model).state_dict(), step=1)
     return directory
 

@@ -148,7 +148,7 @@ class TestRefusals:
 
     def test_what_is_no_run(self, refused: Refused, corpus: Path, tmp_path: Path) -> None:
         assert "missing' does not exist: check the path" in refused("evaluate", tmp_path / "missing")
-        assert f"'{corpus}' is a corpus, not a run: give a directory from" in refused("evaluate", corpus)
+        assert f"'{corpus}' is not a run directory: it has no config.toml" in refused("evaluate", corpus)
         assert f"'{tmp_path}' is not a run directory" in refused("evaluate", tmp_path)
 
     def test_a_corpus_with_other_words(self, bnce: Command, refused: Refused, trained: Path, texts: Path) -> None:

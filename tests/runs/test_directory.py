@@ -108,9 +108,6 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         evaluate(tmp_path)
     with pytest.raises(UserError, match=r"missing' does not exist: check the path\.$"):
         evaluate(tmp_path / "missing")
-    (tmp_path / "corpus.json").touch()
-    with pytest.raises(UserError, match=r"is a corpus, not a run: give a directory from 'bnce train'\.$"):
-        evaluate(tmp_path)
 
 
 def test_a_corpus_with_other_words_is_refused(tmp_path: Path) -> None:

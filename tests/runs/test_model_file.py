@@ -42,7 +42,7 @@ def test_a_model_comes_back_bit_for_bit_and_ready_for_use(run: Path, bnce: Comma
 
 def test_a_run_without_a_model_says_so(run: Path) -> None:
     (run / MODEL_FILE).unlink()
-    with pytest.raises(UserError, match="has no model yet: train it up to its first evaluation"):
+    with pytest.raises(UserError, match="has no model: train it up to its first evaluation"):
         load(run)
 
 
@@ -117,23 +117,19 @@ def change_text(path: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "why"),
+    ("name", "change"),
     [
-        ("vocab.txt", swap_lines, ""),
-        ("counts.npy", change_counts, ""),
-        ("run.json", lambda path: change_text(path, '"lowercase": false', '"lowercase": true'), ""),
-        (
-            "config.toml",
-            lambda path: change_text(path, 'name = "relu-lstm"', 'name = "lstm"'),
-            r" \(model.name was 'relu-lstm', is 'lstm'\)",
-        ),
-        (SPELLING_FILE, change_last_byte, ""),
+        ("vocab.txt", swap_lines),
+        ("counts.npy", change_counts),
+        ("run.json", lambda path: change_text(path, '"lowercase": false', '"lowercase": true')),
+        ("config.toml", lambda path: change_text(path, 'name = "relu-lstm"', 'name = "lstm"')),
+        (SPELLING_FILE, change_last_byte),
     ],
 )
-def test_files_that_are_not_those_of_the_run(run: Path, name: str, change: Callable[[Path], object], why: str) -> None:
+def test_files_that_are_not_those_of_the_run(run: Path, name: str, change: Callable[[Path], object]) -> None:
     load(run)
     change(run / name)
-    with pytest.raises(UserError, match=f"another version: {name} has changed since it was written{why}; restore its"):
+    with pytest.raises(UserError, match=rf"is damaged or of .*{name} has changed since it was written; restore its"):
         load(run)
 
 

@@ -87,9 +87,9 @@ def test_a_row_without_its_model_is_neither_used_nor_trained_anew(corpus: Corpus
     assert Experiment(corpus, tmp_path).run(keep_models=False).finished
     run = Run.open(tmp_path / "rnn-bnce")
     before = {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
-    with pytest.raises(UserError, match="has figures but no model, as a row of an experiment with keep_models=False"):
+    with pytest.raises(UserError, match="has no model: train it up to its first"):
         load_model(run)
-    with pytest.raises(UserError, match="is finished and has no state to resume from: train with another out"):
+    with pytest.raises(UserError, match="has no state to resume from"):
         run_training(run, corpus, CPU, Watcher(), resume=True)
     assert {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
 

@@ -287,7 +287,7 @@ def test_a_run_with_figures_and_no_state_is_left_alone(tmp_path: Path, corpus: C
     for path in states_of(run):  # as if it had been killed
         path.unlink()
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match=r"has figures up to step 9 but no state to resume from .* is inf"):
+    with pytest.raises(UserError, match=r"has no state .* training.checkpoint_seconds=inf: continue from"):
         resume_small(run)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 

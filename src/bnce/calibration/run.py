@@ -29,7 +29,7 @@ from bnce.runs.model_file import CALIBRATION, load_model, read_metadata
 from bnce.runs.packed_rows import pack_rows
 from bnce.runs.texts import check_corpus_is_there, open_part
 
-_OF_THE_FILE = ("format", "version", "checksum")  # metadata that every file is given when it is written
+_OF_THE_FILE = ("format", "checksum")  # metadata that every file is given when it is written
 
 
 @dataclass(frozen=True)

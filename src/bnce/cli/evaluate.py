@@ -272,8 +272,7 @@ def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterat
         open_corpus_of(opened[0].path, opened[0].config, corpus, open_corpus) if opened else open_corpus(str(corpus))
     )
     for run in opened:
-        run.check_normaliser(source)
-        run.check_vocabulary(source)
+        run.check_words(source)
     ids = source.split(split)
     ends = np.flatnonzero(ids == END).tolist()
     return (source.vocabulary.decode(ids[last + 1 : end].tolist()) for last, end in itertools.pairwise([-1, *ends]))

@@ -102,9 +102,6 @@ def info(
         _refuse_unused(f"'{path}' is a run", "a corpus", of_corpus)
         record = _run(path)
     elif path.is_dir() and subject not in recipe_names():
-        from bnce.runs.directory import refuse_exported
-
-        refuse_exported(path)
         raise UserError(
             f"'{path}' is neither a run nor a corpus: it has no config.toml and no corpus.json. Give a directory from "
             "'bnce train' or 'bnce prepare'."

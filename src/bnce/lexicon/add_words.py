@@ -61,7 +61,7 @@ def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str,
     with files.atomic_directory(out) as partial:
         if spelling is not None:
             spelling.leaving_out(vocabulary.words).write(partial / SPELLING_FILE)
-        made = Run.lay_out(partial, run.config, vocabulary, run.normaliser, counts)
+        made = Run.lay_out(partial, run.config, vocabulary, run.normaliser, counts, texts={})
         save_weights(made, tensors, int(metadata.get("step", 0)), calibration_of(metadata))
         made.write_json("summary.json", summary)  # without the figures of the old run's words
     return {

@@ -20,9 +20,8 @@ from bnce import files
 from bnce.errors import UserError, argument
 from bnce.runs.packed_rows import unpack_rows
 
-VERSION = "1"
-STATE_FORMAT = "bnce-state"
-MODEL_FORMAT = "bnce-model"
+STATE_FORMAT = "bnce-state-2"
+MODEL_FORMAT = "bnce-model-2"
 TRANSFORMERS_FORMAT = "pt"  # what the transformers library writes, and insists on
 NUM_KEPT_STATES = 2
 
@@ -93,7 +92,7 @@ def load_newest_state(directory: Path, check: Callable[[Path, Mapping[str, str]]
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], kind: str, metadata: Mapping[str, str]) -> None:
     """Write tensors with their checksum and kind."""
     on_host = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    header = {**metadata, "format": kind, "version": VERSION}
+    header = {**metadata, "format": kind}
     header["checksum"] = _checksum(on_host, header)
     with files.atomic_file(path) as partial:
         partial.touch()
@@ -148,10 +147,6 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _check(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], kind: str) -> None:
     if metadata.get("format") != kind:
         raise UserError(f"'{path}' is not a {kind} file: it says '{metadata.get('format', 'nothing')}'.")
-    if metadata.get("version") != VERSION:
-        raise UserError(
-            f"'{path}' has version {metadata.get('version')} of the {kind} format: this bnce reads {VERSION}."
-        )
     if metadata.pop("checksum", None) != _checksum(tensors, metadata):
         raise UserError(f"'{path}' is damaged: its checksum does not match its contents.")
 

@@ -18,12 +18,11 @@ Nothing here loads PyTorch but the making of a new run.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,6 @@ import numpy as np
 
 from bnce import files
 from bnce.config import RunConfig, read_config, to_toml
-from bnce.corpus.manifest import MANIFEST_FILE
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
@@ -57,6 +55,7 @@ class Run:
     vocabulary: Vocabulary
     normaliser: Normaliser
     target_counts: np.ndarray
+    texts: Mapping[str, str]  # digests of the splits that it was made for
     digest: str  # of run.json: weights and states carry it
 
     @classmethod
@@ -81,12 +80,9 @@ class Run:
         vocabulary: Vocabulary,
         normaliser: Normaliser,
         target_counts: np.ndarray,
-        texts: Mapping[str, str] | None = None,
+        texts: Mapping[str, str],
     ) -> Run:
-        """Make a run without weights of a directory, in which its spelling model may be.
-
-        `texts` are the digests of the splits that it is made for.
-        """
+        """Make a run without weights of a directory, in which its spelling model may be."""
         files.write_text(directory / CONFIG_FILE, to_toml(config))
         vocabulary.write(directory / "vocab.txt")
         counts = io.BytesIO()  # written by hand: NumPy's error does not say that the disk is full
@@ -96,11 +92,11 @@ class Run:
             "format": FORMAT,
             "normaliser": normaliser.to_dict(),
             "network": _network_settings(config),
-            "texts": dict(texts or {}),
+            "texts": dict(texts),
         }
         names = [name for name in WORD_FILES if (directory / name).exists()]
         digest = write_manifest(directory, RUN_FILE, record, names)
-        return cls(directory, config, vocabulary, normaliser, target_counts, digest)
+        return cls(directory, config, vocabulary, normaliser, target_counts, texts, digest)
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
@@ -109,23 +105,26 @@ class Run:
             raise UserError(f"The run directory is a {type(path).__name__}: give its path, a string or a Path.")
         path = Path(path)
         if not (path / CONFIG_FILE).is_file():
-            refuse_exported(path)
             if not path.exists():
                 raise UserError(f"'{path}' does not exist: check the path.")
-            if (path / MANIFEST_FILE).is_file():
-                raise UserError(f"'{path}' is a corpus, not a run: give a directory from 'bnce train'.")
             raise UserError(
                 f"'{path}' is not a run directory: it has no {CONFIG_FILE}. Give a directory from 'bnce train'."
             )
-        with _explain(path):
+        config = read_config(path / CONFIG_FILE)
+        try:
             record = read_manifest(path, RUN_FILE, FORMAT)
             for name in WORD_FILES:
                 verify(path, record, name)
-            config = read_config(path / CONFIG_FILE)
-            _check_network(record["network"], _network_settings(config))
+            if _network_settings(config) != record["network"]:
+                raise ValueError(f"[model] in {CONFIG_FILE} has changed since it was written")
+        except ValueError as error:
+            raise UserError(
+                f"The run directory '{path}' is damaged or of another version: {error}; restore its files, or train it "
+                "again."
+            ) from error
         counts = np.load(path / "counts.npy", allow_pickle=False)
         vocabulary, normaliser = Vocabulary.read(path / "vocab.txt"), Normaliser.from_dict(record["normaliser"])
-        return cls(path, config, vocabulary, normaliser, counts, record["sha256"])
+        return cls(path, config, vocabulary, normaliser, counts, record["texts"], record["sha256"])
 
     @property
     def origin(self) -> dict[str, str]:
@@ -147,28 +146,20 @@ class Run:
             if (self.path / name).exists():
                 shutil.copyfile(self.path / name, directory / name)
 
-    def check_vocabulary(self, corpus: Corpus) -> None:
-        """Refuse a corpus whose ids mean other words, or whose words got other ids."""
+    def check_words(self, corpus: Corpus) -> None:
+        """Refuse a corpus whose ids mean other words, or whose text was not cut into words as the run's was."""
         if corpus.vocabulary.digest != self.vocabulary.digest:
             raise UserError(
                 f"The corpus '{corpus.directory}' has another vocabulary ({len(corpus.vocabulary)} words) than the run "
                 f"'{self.path}' ({len(self.vocabulary)} words): prepare it with "
                 f"{argument('vocabulary_file', self.path / 'vocab.txt')}."
             )
-
-    def check_normaliser(self, corpus: Corpus) -> None:
-        """Refuse a corpus whose text was not cut into words as the run's was."""
         if corpus.normaliser != self.normaliser:
             raise UserError(
                 f"The corpus '{corpus.directory}' was not cut into words as the text of the run '{self.path}' was "
                 f"({tell_differences(corpus.normaliser, self.normaliser)}): prepare its text again with the settings "
                 "of the run."
             )
-
-    def check_words(self, corpus: Corpus) -> None:
-        """Refuse a corpus whose ids mean other words, or whose text was not cut into words as the run's was."""
-        self.check_vocabulary(corpus)
-        self.check_normaliser(corpus)
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Write one of the run's JSON files."""
@@ -179,47 +170,6 @@ def _network_settings(config: RunConfig) -> dict[str, Any]:
     """Give the settings of the network, as config.toml has them."""
     settings: dict[str, Any] = parse_toml(to_toml(config).encode())["model"]
     return settings
-
-
-def _check_network(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse a network of other settings than the run was made with: its weights would mean something else."""
-    changes = [
-        f"model.{name} was {value!r}, is {now.get(name)!r}" for name, value in before.items() if now.get(name) != value
-    ]
-    if changes:
-        raise ValueError(f"{CONFIG_FILE} has changed since it was written ({'; '.join(changes)})")
-
-
-def read_texts(path: Path) -> dict[str, str]:
-    """Read the digests of the splits that a run was made for; empty where there is no run."""
-    if not (path / CONFIG_FILE).is_file():
-        return {}
-    with _explain(path):
-        texts: dict[str, str] = read_manifest(path, RUN_FILE, FORMAT)["texts"]
-    return texts
-
-
-@contextlib.contextmanager
-def _explain(path: Path) -> Iterator[None]:
-    """Say which run has a file that is not as it was written."""
-    try:
-        yield
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(
-            f"The run directory '{path}' is damaged or of another version: {error}; restore its files, or train it "
-            "again."
-        ) from error
-
-
-def refuse_exported(path: Path) -> None:
-    """Refuse a directory from `bnce export --to onnx` by its name, where a run is needed."""
-    if (path / "body.onnx").is_file():
-        raise UserError(
-            f"'{path}' is not a run directory but one exported to ONNX, which 'bnce score', 'rescore', "
-            "'generate', 'surprisal', 'interpolate' and 'serve' open: give the run that was exported."
-        )
 
 
 def hold_run(path: Path) -> AbstractContextManager[None]:

@@ -17,7 +17,6 @@ from safetensors import SafetensorError, safe_open
 from bnce.errors import UserError, argument
 from bnce.reading import parse_object
 from bnce.runs.directory import MODEL_FILE, Run
-from bnce.runs.metrics import read_metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,12 +70,10 @@ def read_weights(run: Run) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     path = run.path / MODEL_FILE
     if not path.is_file():
-        if read_metrics(run.path).records:
-            raise UserError(
-                f"The run '{run.path}' has figures but no model, as a row of an experiment with "
-                f"{argument('keep_models', False)} does: train it again with another {argument('out')}."
-            )
-        raise UserError(f"The run '{run.path}' has no model yet: train it up to its first evaluation.")
+        raise UserError(
+            f"The run '{run.path}' has no model: train it up to its first evaluation, or, if it is a row of an "
+            f"experiment with {argument('keep_models', False)}, again with another {argument('out')}."
+        )
     tensors, metadata = read_model(path)
     if metadata.get(RUN_KEY, run.digest) != run.digest:  # that of another program does not say
         raise UserError(

@@ -20,7 +20,7 @@ from bnce.errors import UserError, argument
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
 from bnce.runs.checkpoint import state_files
-from bnce.runs.directory import CONFIG_FILE, MODEL_FILE, RUN_FILE, WORD_FILES, Run, is_finished, read_texts
+from bnce.runs.directory import CONFIG_FILE, MODEL_FILE, RUN_FILE, WORD_FILES, Run
 from bnce.runs.metrics import read_metrics
 
 MAY_CHANGE = frozenset(
@@ -104,44 +104,32 @@ def resume_config(path: Path, settings: Sequence[str] = (), wanted: RunConfig | 
 
 
 def check_resumable(run: Run) -> None:
-    """Refuse to train over an exported model, or over figures of a run that kept no state: it would begin anew.
-
-    A run has its summary before its first step, an export has none.
-    """
-    anew = f"train with another {argument('out')}"
-    has_model = (run.path / MODEL_FILE).exists()
-    if has_model and not (run.path / "summary.json").exists():
-        raise UserError(f"'{run.path}' is an exported model and has no state to resume from: {anew}.")
-    if state_files(run.path):
-        return
-    if is_finished(run.path):
-        raise UserError(f"The run '{run.path}' is finished and has no state to resume from: {anew}.")
-    records = read_metrics(run.path).records
-    if records or has_model:
-        upto = f"figures up to step {records[-1]['step']}" if records else "a model"
+    """Refuse to train over a model or figures of a run that kept no state: it would begin anew."""
+    has_something = (run.path / MODEL_FILE).exists() or read_metrics(run.path).records
+    if has_something and not state_files(run.path):
         raise UserError(
-            f"The run '{run.path}' has {upto} but no state to resume from (training.checkpoint_seconds is "
-            f"{run.config.training.checkpoint_seconds:g}): use its best model as it is, continue from it in a "
-            f"new run with {argument('init', run.path)}, or {anew}."
+            f"'{run.path}' has no state to resume from, as an exported run, a finished row of an experiment and a run "
+            f"with training.checkpoint_seconds=inf: continue from its best model in a new run with "
+            f"{argument('init', run.path)}, or train with another {argument('out')}."
         )
 
 
 def check_corpus(run: Run, corpus: Corpus) -> None:
     """Refuse to train on another text than the run was made for; where it lies makes no difference."""
     run.check_words(corpus)
-    check_same_texts(run.path, corpus, TRAINING_SPLITS)
+    check_same_texts(run, corpus, TRAINING_SPLITS)
 
 
-def check_same_texts(path: Path, corpus: Corpus, splits: Sequence[str]) -> None:
-    """Refuse a corpus of which one of these splits is another text than it was to the run, if there is one.
+def check_same_texts(run: Run, corpus: Corpus, splits: Sequence[str]) -> None:
+    """Refuse a corpus of which one of these splits is another text than it was to the run.
 
     By another validation text, the best model so far would be the best of nothing.
     """
-    before, now = read_texts(path), corpus.manifest.hashes
-    differing = [SPLIT_NAMES[name] for name in splits if name in before and before[name] != now.get(name)]
+    now = corpus.manifest.hashes
+    differing = [SPLIT_NAMES[name] for name in splits if name in run.texts and run.texts[name] != now.get(name)]
     if differing:
         raise UserError(
-            f"The corpus '{corpus.directory}' has another {' and '.join(differing)} text than the run '{path}' was "
+            f"The corpus '{corpus.directory}' has another {' and '.join(differing)} text than the run '{run.path}' was "
             f"begun with: give the corpus with the old text as {argument('corpus')}, or train with another "
             f"{argument('out')}."
         )

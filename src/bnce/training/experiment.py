@@ -178,7 +178,8 @@ def refuse_other_directories(out: Path) -> None:
 def check_texts(paths: Iterable[Path], corpus: Corpus) -> None:
     """Refuse a corpus with another text, be it of test alone, than runs that stand in one table were begun with."""
     for path in paths:
-        check_same_texts(path, corpus, SPLITS)
+        if (path / "config.toml").is_file():
+            check_same_texts(Run.open(path), corpus, SPLITS)
 
 
 def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> None:
