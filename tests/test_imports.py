@@ -19,7 +19,6 @@ ORDER = [
     "errors",
     "version",
     "files",
-    "reading",
     "kinds",
     "config",
     "recipes",

@@ -21,12 +21,12 @@ from bnce.errors import DiskFullError, UserError, argument
 from bnce.evaluation import evaluate as measuring
 from bnce.evaluation.detail import without_detail
 from bnce.evaluation.evaluate import Evaluation
+from bnce.files import read_object
 from bnce.kinds.losses import LOSSES
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
 from bnce.machine.torchrun import leave_after_the_first, started_many
 from bnce.machine.world import World, device_of_process, open_world, was_restarted
-from bnce.reading import read_object
 from bnce.recipes.recipe import load_recipe, recipe_names
 from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import Run, hold_run

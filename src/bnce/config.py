@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bnce.errors import UserError, argument, shown, unknown_name
+from bnce.files import parse_toml
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES, Loss
 from bnce.kinds.optimisers import OPTIMISERS
-from bnce.reading import parse_toml
 
 NOISE_NAMES = ("unigram", "uniform", "log-uniform")
 SCHEDULE_NAMES = ("halve", "linear", "cosine")

@@ -173,7 +173,7 @@ def _network(config: RunConfig, vocab_size: int, counts: dict[str, int] | None =
 
 def _run(path: Path) -> dict[str, Any]:
     from bnce.evaluation.detail import without_detail
-    from bnce.reading import read_object
+    from bnce.files import read_object
     from bnce.runs.directory import Run
     from bnce.runs.metrics import read_metrics
     from bnce.runs.model_file import count_parameters, read_calibration

@@ -11,7 +11,7 @@ from typing import Any
 
 from bnce.config import read_format
 from bnce.errors import UserError
-from bnce.reading import parse_toml, read_object
+from bnce.files import parse_toml, read_object
 from bnce.runs.metrics import METRICS_FILE, read_metrics
 
 

@@ -36,7 +36,7 @@ from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
 from bnce.evaluation.detail import WordCounts
-from bnce.reading import parse_toml, read_manifest, read_object, verify, write_manifest
+from bnce.files import map_array, parse_toml, read_manifest, read_object, verify, write_manifest
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser, tell_differences
 
@@ -122,7 +122,7 @@ class Run:
                 f"The run directory '{path}' is damaged or of another version: {error}; restore its files, or train it "
                 "again."
             ) from error
-        counts = np.load(path / "counts.npy", allow_pickle=False)
+        counts = np.array(map_array(path / "counts.npy"))
         vocabulary, normaliser = Vocabulary.read(path / "vocab.txt"), Normaliser.from_dict(record["normaliser"])
         return cls(path, config, vocabulary, normaliser, counts, record["texts"], record["sha256"])
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from bnce import files
 from bnce.errors import shown
-from bnce.reading import parse_object
+from bnce.files import parse_object
 
 METRICS_FILE = "metrics.jsonl"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from bnce.errors import UserError, argument
-from bnce.reading import parse_object
+from bnce.files import parse_object
 from bnce.runs.directory import MODEL_FILE, Run
 
 if TYPE_CHECKING:

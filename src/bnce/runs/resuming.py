@@ -17,31 +17,18 @@ from bnce import files
 from bnce.config import OptimiserConfig, RunConfig, change_settings, from_written, read_config, to_toml
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError, argument
+from bnce.files import parse_toml
 from bnce.kinds.optimisers import OPTIMISERS
-from bnce.reading import parse_toml
 from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import CONFIG_FILE, MODEL_FILE, RUN_FILE, WORD_FILES, Run
 from bnce.runs.metrics import read_metrics
 
-MAY_CHANGE = frozenset(
-    {
-        "optimiser.learning_rate",
-        "optimiser.body_learning_rate",
-        "optimiser.clip_norm",
-        "optimiser.schedule",
-        "optimiser.patience",
-        "optimiser.warmup_steps",
-        "training.budget",
-        "training.epochs",
-        "training.evaluations_per_epoch",
-        "training.max_test_tokens",
-        "training.stop_after",
-        "training.checkpoint_seconds",
-        "training.precision",
-        "training.deterministic",
-    }
-)
-
+MAY_CHANGE = {
+    *(f"optimiser.{name}" for name in ("learning_rate", "body_learning_rate", "clip_norm", "schedule", "patience")),
+    *("optimiser.warmup_steps", "training.budget", "training.epochs", "training.evaluations_per_epoch"),
+    *("training.max_test_tokens", "training.stop_after", "training.checkpoint_seconds", "training.precision"),
+    "training.deterministic",
+}
 TRAINING_SPLITS = ("train", "valid")  # those that decide what a run learns and which of its models is the best
 SPLIT_NAMES = {"train": "training", "valid": "validation", "test": "test"}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError
-from bnce.reading import read_manifest, verify, write_manifest
+from bnce.files import read_manifest, verify, write_manifest
 
 METADATA_FILE = "model.json"
 WEIGHTS_FILE = "weights.bin"

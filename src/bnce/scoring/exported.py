@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bnce.corpus.word_index import MappedVocabulary
 from bnce.errors import UserError, argument
-from bnce.reading import map_array
+from bnce.files import map_array
 from bnce.scoring.export_record import damaged_export, open_record
 from bnce.scoring.onnx_engine import OnnxEngine
 from bnce.scoring.run_model import RunModel

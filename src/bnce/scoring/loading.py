@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bnce import files
 from bnce.errors import UserError
-from bnce.reading import parse_toml
+from bnce.files import parse_toml
 from bnce.runs.directory import RUN_FILES
 from bnce.scoring.export_record import METADATA_FILE, WEIGHTS_FILE, is_exported
 from bnce.scoring.exported import load_exported
