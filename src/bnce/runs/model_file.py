@@ -105,7 +105,7 @@ def count_parameters(run: Run) -> dict[str, int] | None:
         return None
     with _opened(run.path / MODEL_FILE) as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    if not run.config.loss.learn_log_z:
+    if not getattr(run.config.loss, "learn_log_z", False):  # then it is no parameter
         shapes.pop("output.log_z", None)
     counts = {
         part: sum(math.prod(shape) for name, shape in shapes.items() if re.fullmatch(names, name))

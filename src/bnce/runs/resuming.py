@@ -32,13 +32,12 @@ MAY_CHANGE = {
 TRAINING_SPLITS = ("train", "valid")  # those that decide what a run learns and which of its models is the best
 SPLIT_NAMES = {"train": "training", "valid": "validation", "test": "test"}
 
-Differences = Mapping[str, tuple[Any, Any]]
 
-
-def find_differences(before: RunConfig, now: RunConfig) -> Differences:
+def find_differences(before: RunConfig, now: RunConfig) -> dict[str, tuple[Any, Any]]:
     """List the settings in which two configs differ, by name, with both values; where the corpus lies is none."""
     old, new = _by_name(before), _by_name(now)
-    return {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
+    pairs = {name: (old.get(name, "not set"), new.get(name, "not set")) for name in {**old, **new}}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _by_name(config: RunConfig) -> dict[str, Any]:
@@ -46,7 +45,7 @@ def _by_name(config: RunConfig) -> dict[str, Any]:
     written = parse_toml(to_toml(config).encode())
     tables = {name: table for name, table in written.items() if isinstance(table, dict)}
     settings = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
-    return {"recipe": written.get("recipe"), **settings}
+    return {"recipe": written.get("recipe", ""), **settings}
 
 
 def check_changes(before: RunConfig, now: RunConfig, path: Path) -> None:
@@ -65,7 +64,7 @@ def check_same_settings(before: RunConfig, now: RunConfig, path: Path, remedy: s
     _refuse(find_differences(before, now), path, f": {remedy}")
 
 
-def _refuse(differences: Differences, path: Path, remedy: str) -> None:
+def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path, remedy: str) -> None:
     if differences:
         told = ", ".join(f"{key} {before}, not {now}" for key, (before, now) in differences.items())
         raise UserError(f"The run '{path}' was started with other settings ({told}){remedy}")
