@@ -133,19 +133,6 @@ def test_refusals(both: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.M
             bnce.load(tmp_path / name)
 
 
-def test_a_record_that_was_changed(both: tuple[Path, Path], tmp_path: Path) -> None:
-    path = shutil.copytree(both[1], tmp_path / "changed") / "model.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(record), encoding="utf-8")
-    assert load_exported(path.parent).log_z == record["log_z"], "blanks and line ends do not count"
-    path.write_text(json.dumps({**record, "log_z": 8.0}), encoding="utf-8")
-    with pytest.raises(
-        UserError,
-        match=r"another version: model.json has changed since it was written; export the run",
-    ):
-        load_exported(path.parent)
-
-
 def test_an_export_of_another_format_is_told_so(both: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(both[1], tmp_path / "old")
     record = json.loads((tmp_path / "old" / "model.json").read_text(encoding="utf-8"))
