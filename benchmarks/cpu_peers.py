@@ -36,7 +36,7 @@ import torch
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.export.to_onnx import export_onnx
 from bnce.registry import BatchNce, Lstm, SgdConfig
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.runs.model_file import build_model, save_weights
 from bnce.settings import RunConfig, TrainingConfig
 from bnce.text.normalise import Normaliser
@@ -286,11 +286,11 @@ def make_large(place: Path) -> None:
     )
     path = place / "large-run"
     path.mkdir(parents=True)
-    opened = RunDirectory(path, config, Vocabulary(words), Normaliser(True, "words", "split"), np.ones(len(words), int))
-    opened.write_description()
+    normaliser = Normaliser(True, "words", "split")
+    opened = Run.lay_out(path, config, Vocabulary(words), normaliser, np.ones(len(words), int), texts={})
     torch.manual_seed(1)
     save_weights(opened, build_model(opened).state_dict(), 1)
-    export_onnx(RunDirectory.open(path), place / "large")
+    export_onnx(Run.open(path), place / "large")
 
 
 def startup_table(given: argparse.Namespace, book: Book) -> list[str]:

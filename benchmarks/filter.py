@@ -52,7 +52,7 @@ from bnce.machine.threads import num_cores
 from bnce.noise import unigram
 from bnce.recipes import load_recipe
 from bnce.registry import BatchNce
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.runs.model_file import save_weights
 from bnce.text.docstrings import installed_modules, read_docstrings
 from bnce.text.sources import read_documents
@@ -150,7 +150,7 @@ def find_run(work: Path, model: str) -> Path:
     if not path.exists():
         corpus = Corpus.open(work / "corpus")
         config = load_recipe("wiki", model=model, loss="bnce", corpus=str(work / "corpus"), settings=SIZES)
-        made = RunDirectory.create(path, config, corpus)
+        made = Run.create(path, config, corpus)
         network = LanguageModel(config.model, BatchNce(), unigram(made.target_counts))
         save_weights(made, network.state_dict(), 1)
     return path

@@ -17,7 +17,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-FILES = ("config.toml", "summary.json", "metrics.jsonl", "evaluation.json", "scoring.json", "normaliser.json")
+FILES = (
+    *("config.toml", "summary.json", "metrics.jsonl", "evaluation.json", "scoring.json"),
+    *("run.json", "normaliser.json"),  # the second of a run of 0.2
+)
 OF_CORPUS = ("vocab.txt", "counts.npy")
 SHARED = "choices.json"  # of the experiment, not of a run
 

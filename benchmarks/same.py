@@ -59,6 +59,7 @@ from provenance import commit  # noqa: E402
 RESULTS = ROOT / "benchmarks" / "results" / "same.jsonl"
 OLD_COMMIT = "c547e02"
 MAX_SECONDS = 300  # of a command
+CONVERTED = "of-0.2.0"  # where this tree has runs of 0.2.0
 
 Facts = dict[str, Any]
 
@@ -152,7 +153,7 @@ def train_seeds(out: str, options: str) -> tuple[str, ...]:
     return tuple(f"{WIKI} {options} --out runs/{out}-{seed} +training.seed={seed}" for seed in range(1, 6))
 
 
-# The names of cases begin with their command; {old} is where 0.2.0 works, whose runs this tree must open.
+# The names of cases begin with their command; {old} is where 0.2.0 works, whose runs `convert` gives this tree.
 CASES = [
     *cases(
         {},
@@ -385,6 +386,7 @@ PRINTED_NOW: dict[str, str] = {
     r" Words corrected: \d+; broken: \d+; inserted words removed: \d+; added: \d+\.": "",
     r"(?m)^ *(unit|tables|wire|row_capacity|tokens_per_word|num_words|ppl_[nf]_word): .*\n": "",
     r"(?m)^ *(remove_hits|num_classes|softmax): .*\n": "",
+    r"(?m)^  corpus_sha256\n(?:    \w+: [0-9a-f]{64}\n)+": "",
     r"max_test_tokens: 0": "max_test_tokens: 50,000",
 }
 # Cases that this tree cannot do any more, and why.
@@ -392,6 +394,7 @@ GONE: dict[str, str] = {}
 # Keys of records that this tree does not have any more, and why: these may be absent, and nothing else may.
 ONLY_WORDS = "tokens are words"
 ALL_TABLES = "every process has all tables"
+ONE_MANIFEST = "run.json, and model.json of an export, have the hashes of all files, and what is fixed of a run"
 SHARED_UNKNOWN = "new words start as <unk> and share its probability"
 GONE_KEYS: dict[str, str] = {
     "unit": ONLY_WORDS,
@@ -422,6 +425,11 @@ GONE_KEYS: dict[str, str] = {
     "num_documents": "rescoring has no context",
     "num_cached": "rescoring has no cache",
     "changes": "rescoring counts the utterances that changed, not their words",
+    "normaliser.json": ONE_MANIFEST,
+    "lexicon.json": ONE_MANIFEST,
+    "corpus_sha256": ONE_MANIFEST,
+    "record_sha256": ONE_MANIFEST,
+    "model.json/sha256": ONE_MANIFEST,
 }
 # What is another on purpose, as 'case: fact', both patterns, and why.
 ON_PURPOSE: dict[str, str] = {
@@ -433,7 +441,10 @@ ON_PURPOSE: dict[str, str] = {
     "rescore ESPnet: */total": "a Transformer reads hypotheses side by side: equal to 1e-7, summed in another order",
     "*: */ppl_[nf]_by_sentence": ONLY_WORDS,
     "*: */corpus.json/sha256": "a record of fewer keys",
-    "export *: */record_sha256": "a record of fewer keys",
+    "export *: */model.json/files/*": ONE_MANIFEST,
+    "export *: */model.json/format": ONE_MANIFEST,
+    "export *: */model.json/sha256": ONE_MANIFEST,
+    "*run.json/*": ONE_MANIFEST,
     "export *: */num_bytes": "a record of fewer keys",
     "export *: */model_bytes": "a record of fewer keys",
 }
@@ -790,8 +801,39 @@ def settle(arguments: list[str]) -> None:
             path.write_text("".join(json.dumps(settled("", json.loads(text))) + "\n" for text in texts))
 
 
+def convert(arguments: list[str]) -> None:
+    """Write a run of 0.2.0 in the form of this tree, with the settings that are left."""
+    import numpy as np
+    from safetensors.torch import load_file
+
+    from bnce import Normaliser
+    from bnce.api import load_recipe
+    from bnce.corpus.vocabulary import Vocabulary
+    from bnce.runs.directory import Run
+    from bnce.runs.model_file import save_weights
+
+    source, target = map(Path, arguments)
+    then = tomllib.loads((source / "config.toml").read_text())
+    read = partial(load_recipe, "wiki", model=then["model"]["name"], loss=then["loss"]["name"], corpus=then["corpus"])
+    given = [(table, key, value) for table, one in then.items() if isinstance(one, dict) for key, value in one.items()]
+    settings = []
+    for table, key, value in given:
+        setting = f"{table}.{key}={value if isinstance(value, float) else json.dumps(value)}"
+        with suppress(ValueError):  # of another loss or model, or of none any more
+            read(settings=[setting])
+            settings.append(setting)
+    target.mkdir(parents=True)
+    shutil.copyfile(source / "spelling.safetensors", target / "spelling.safetensors")
+    vocabulary = Vocabulary.read(source / "vocab.txt")
+    normaliser = Normaliser.from_dict(json.loads((source / "normaliser.json").read_text()))
+    counts = np.load(source / "counts.npy", allow_pickle=False)
+    run = Run.lay_out(target, read(settings=settings), vocabulary, normaliser, counts, texts={})
+    save_weights(run, load_file(source / "model.safetensors"), step=1)
+
+
 ACTIONS: dict[str, Callable[[list[str]], None]] = {
     "ask-server": ask_server,
+    "convert": convert,
     "run-onnx": run_onnx,
     "run-transformers": run_transformers,
     "settle": settle,
@@ -848,7 +890,7 @@ def add_lines(facts: Facts, name: str, text: str, place: Path) -> None:
 
 def anywhere(text: str, place: Path) -> str:
     """Leave out which tree a path leads to."""
-    return re.sub(rf"{re.escape(str(place.parent))}/(old|new)\b", "HERE", text)
+    return re.sub(rf"{re.escape(str(place.parent))}/(old|new/{CONVERTED}|new)\b", "HERE", text)
 
 
 def flatten(facts: Facts, name: str, value: Any, place: Path) -> None:
@@ -1037,10 +1079,14 @@ class Race:
         tree, old = self.trees[name], self.trees["old"]
         for result in self.results.values():
             one = result.case
+            place = old.place
             if name == "new" and any("{old}" in command for command in one.commands):
                 for maker in filter(partial(needs, one), self.cases):
                     self.done["old", maker.name].wait()
-            commands = tuple(command.replace("{old}", str(old.place)) for command in one.commands)
+                place = tree.place / CONVERTED
+                for run in re.findall(r"\{old\}/(\S+)", " ".join(one.commands)):
+                    tree.run([f"convert {old.place / run} {place / run}"])
+            commands = tuple(command.replace("{old}", str(place)) for command in one.commands)
             if name == "new":
                 commands = () if one.name in GONE else tuple(map(said_now, commands))
             try:

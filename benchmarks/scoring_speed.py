@@ -18,7 +18,7 @@ from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import synchronize
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model
 from bnce.scoring.batches import SentenceScorer
 
@@ -29,7 +29,7 @@ SHORT_SECONDS = 0.1  # a batch that takes less is made larger
 
 def measure_scoring(path: Path, corpus: Corpus, device: torch.device) -> dict[str, Any]:
     """Time a run's best model on the corpus's test words (or validation words)."""
-    run = RunDirectory.open(path)
+    run = Run.open(path)
     split = "test" if "test" in corpus.statistics else "valid"
     words = np.asarray(corpus.split(split)[:200_000], dtype=np.int64)
     sentences = np.split(words, np.flatnonzero(words == END) + 1)

@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 
 NUM_CLIENTS = 200
 NUM_ROUNDS = 5
@@ -236,7 +236,7 @@ def memory_mib(process: int, key: str) -> float:
 
 def kinds_of_request(run: Path) -> dict[str, list[bytes]]:
     """Make requests of each kind, of words by their frequency."""
-    opened = RunDirectory.open(run)
+    opened = Run.open(run)
     generator = np.random.default_rng(1)
     share = opened.target_counts / opened.target_counts.sum()
     words = np.array(opened.vocabulary.words)
@@ -261,7 +261,7 @@ def kinds_of_request(run: Path) -> dict[str, list[bytes]]:
 
 def requests_of_all_sizes(run: Path) -> list[bytes]:
     """Make requests of all kinds with 1 to 128 sentences or hypotheses of 1 to 128 words."""
-    words = RunDirectory.open(run).vocabulary.words[2:]
+    words = Run.open(run).vocabulary.words[2:]
     chosen = random.Random(1)
 
     def size() -> int:
@@ -337,7 +337,7 @@ def main() -> None:
         num_answered, num_refused, longest = others.submit(flood, port, large, short).result()
         flood_peak = memory_mib(process, "VmHWM")
     rows = [f"| {name} | {' | '.join(map(spread, zip(*rounds, strict=True)))} |" for name, rounds in figures.items()]
-    opened = RunDirectory.open(options.run)
+    opened = Run.open(options.run)
     config, machine = opened.config, _machine()
     report = f"""# Serving: load
 

@@ -18,7 +18,7 @@ from bnce.corpus.store import VOCABULARY_FILE, IdsFile, ids_dtype, write_descrip
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.filtering.streams import StreamScorer
 from bnce.language_model import LanguageModel
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model, save_weights
 from bnce.settings import RunConfig, TrainingConfig
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
@@ -118,10 +118,9 @@ def small_run(
     directory.mkdir(parents=True)
     config = small_config(model={"name": name, **model}, loss={"name": loss})
     counts = np.arange(len(words))[::-1].copy()
-    run = RunDirectory(directory, config, Vocabulary(words), normaliser, counts)
-    run.write_description()
     if spelt:
         SpellingModel.train(spelt).leaving_out(words).write(directory / SPELLING_FILE)
+    run = Run.lay_out(directory, config, Vocabulary(words), normaliser, counts, texts={})
     save_weights(run, small_model(name, loss, len(words), **model).state_dict(), step=1)
     return directory
 
@@ -147,12 +146,12 @@ def change_weights(run: Path, change: Callable[[dict[str, torch.Tensor]], object
     tensors = load_file(path)
     change(tensors)
     path.unlink()
-    save_weights(RunDirectory.open(run), tensors, step=1)
+    save_weights(Run.open(run), tensors, step=1)
 
 
 def trained_model(run: Path) -> LanguageModel:
     """Open the best model of a run."""
-    return load_model(RunDirectory.open(run)).eval()
+    return load_model(Run.open(run)).eval()
 
 
 class Watcher:

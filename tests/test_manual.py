@@ -148,5 +148,5 @@ def test_files_are_described_by_the_names_they_have(trained: Path, corpus: Path)
     written = {re.sub(r"-\d{12}", "-STEP", path.name) for path in files}
     assert {"model.safetensors", "metrics.jsonl", "counts.npy", "vocab.txt"} <= written <= told
     # What only some of them have, and what an export, a report and a filter have.
-    more = {"lexicon.json", "model.json", "report.html", "table.md", "table.json"}
+    more = {"model.json", "report.html", "table.md", "table.json"}
     assert more | {"thresholds.json", ".bnce/settings.json"} <= told

@@ -22,7 +22,7 @@ from small_corpus import small_config, small_corpus, small_model
 
 import bnce
 from bnce.machine.packages import BASE, EXTRAS, missing
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.runs.model_file import save_weights
 
 ROOT = Path(__file__).parents[1]
@@ -222,7 +222,7 @@ def test_the_base_says_what_each_extra_brings(installed: Installed) -> None:
 def test_a_trained_run_needs_the_layer_and_the_base_alone(installed: Installed, tmp_path: Path) -> None:
     """As docs/usage.md says: no package of the extra train is wanted to use what was trained."""
     corpus = small_corpus(tmp_path / "corpus")
-    made = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
+    made = Run.create(tmp_path / "run", small_config(corpus), corpus)
     save_weights(made, small_model("relu-lstm").state_dict(), 1)
     run = str(made.path)
     (tmp_path / "text").write_text("w3 w4\n", encoding="utf-8")

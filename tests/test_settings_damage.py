@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -9,11 +10,10 @@ from typing import Any
 
 import pytest
 from damage import damaged
-from small_corpus import small_config, small_corpus
+from small_corpus import small_config
 
 from bnce import Normaliser, UserError
 from bnce.recipes import load_recipe, recipe_names
-from bnce.runs.directory import RunDirectory
 from bnce.settings import read_config, to_toml
 
 DEEP = "[" * 2000 + "]" * 2000
@@ -21,7 +21,7 @@ TOML_VALUES = [
     *("[]", "{}", "{a = 1}", "[[{a = [1]}]]", "-1", "1e999", "nan", "inf", "true", "1979-05-27", "''", "'x'"),
     *('"\\u0000"', '"\\n"', f"'{'x' * 5000}'", f"1{'0' * 400}", f"1{'0' * 5000}", f"0x{'f' * 5000}", "null", DEEP),
 ]
-JSON_VALUES = ["[]", "{}", "null", "-1", "1e999", "NaN", '"x"', '"\\ud800"', "1" * 5000, DEEP]
+JSON_VALUES = ["[]", "{}", "null", "-1", "1e999", "NaN", '"x"', '"\\ud800"', "1" * 400]
 
 
 def refusal(read: Callable[[Any], object], given: object) -> str | None:
@@ -85,23 +85,10 @@ def test_wrong_values_in_settings(tmp_path: Path) -> None:
     check([refusal(read, text) for text in texts], len(texts) // 2)
 
 
-def test_wrong_values_in_a_normaliser(tmp_path: Path) -> None:
-    corpus = small_corpus(tmp_path / "corpus")
-    run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
-    path = run.path / "normaliser.json"
-    content = path.read_text()
-
-    def read(text: bytes) -> object:
-        path.write_bytes(text)
-        return RunDirectory.open(run.path)
-
-    # Every value with a comma behind it but the last, which stands alone.
-    texts = [
-        text.replace(f" {value}", f" {value},") for value in JSON_VALUES for text in with_values(content, [value], ":")
-    ]
-    spoiled = [*(text.encode() for text in texts), *(text.encode() for text in JSON_VALUES)]
-    spoiled += [damaged(content.encode(), seed) for seed in range(200)]
-    check([refusal(read, text) for text in spoiled], len(spoiled) // 2)
+def test_wrong_values_in_a_normaliser() -> None:
+    right = Normaliser().to_dict()
+    records = [{**right, name: json.loads(value)} for name in right for value in JSON_VALUES]
+    check([refusal(Normaliser.from_dict, record) for record in records], len(records) // 2)
 
 
 @pytest.mark.parametrize("settings", [[], [1], "x", None, 3, {"lowercase": 1}, {"tokens": []}, {"numbers": {}}])

@@ -23,7 +23,7 @@ from bnce import Corpus, Noise, OutputBatch, OutputLayer
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
 from bnce.losses.batch_nce import column_offset
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.training.trainer import Trainer
 
 VOCAB_SIZE = 60
@@ -84,7 +84,7 @@ def train(corpus: Corpus, directory: Path, loss: str, num_noise: int = 0, **sett
         optimiser={"learning_rate": 0.4, "body_learning_rate": 0.01, "warmup_steps": 50},
         training={"batch_size": BATCH_SIZE, "num_steps": 10, "epochs": 4 if loss in LATE else 2},
     )
-    trainer = Trainer(RunDirectory.create(directory / "run", config, corpus), corpus, torch.device("cpu"), Watcher())
+    trainer = Trainer(Run.create(directory / "run", config, corpus), corpus, torch.device("cpu"), Watcher())
     assert trainer.train()
     return trainer.model
 

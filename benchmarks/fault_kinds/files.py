@@ -19,7 +19,7 @@ PLAIN = (".txt", ".tsv", ".arpa", ".jsonl", ".toml", ".json")
 NO_SUM = (*PLAIN, ".parquet")
 SUMMED = (".npy", ".safetensors")
 # Figures that were taken once, for people and for 'bnce compare'; nothing is computed from them.
-FIGURES = ("summary.json", "metrics.jsonl", "evaluation.json", "lexicon.json")
+FIGURES = ("summary.json", "metrics.jsonl", "evaluation.json")
 
 
 @dataclass(frozen=True)

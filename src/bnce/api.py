@@ -20,14 +20,14 @@ from bnce.errors import DiskFullError, UserError, argument
 from bnce.evaluation import evaluate as measuring
 from bnce.evaluation.breakdown import without_detail
 from bnce.evaluation.evaluate import Evaluation
+from bnce.files import read_object
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
 from bnce.machine.processes import World, device_of_process, open_world
 from bnce.machine.torchrun import leave_after_the_first, num_restarts, started_many
-from bnce.reading import read_object
 from bnce.recipes import load_recipe, recipe_names
 from bnce.runs.checkpoint import state_files
-from bnce.runs.directory import RunDirectory, hold_run
+from bnce.runs.directory import Run, hold_run
 from bnce.runs.model_file import load_model
 from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, resume_config
 from bnce.runs.texts import check_corpus_is_there, check_one_text, open_corpus_of, open_part
@@ -77,7 +77,7 @@ def train(
 class Plan:
     """A run that is laid out, and can begin or go on."""
 
-    run: RunDirectory
+    run: Run
     corpus: Corpus
     device: torch.device
     resume: bool
@@ -145,7 +145,7 @@ def plan_training(
         leave_after_the_first()
     if plan is None:
         path, config, corpus = shared
-        run = dataclasses.replace(RunDirectory.open(path), config=config)
+        run = dataclasses.replace(Run.open(path), config=config)
         opened = open_corpus(corpus)
         start = _find_start(config, opened, Path(path), None)
         plan = Plan(run, opened, choose_device(name), resume, start, ())
@@ -174,7 +174,7 @@ def _plan(
         )
     name = str(corpus.directory if isinstance(corpus, Corpus) else corpus or "")
     chosen = choose_device(device)
-    source = None if init is None else RunDirectory.open(init)
+    source = None if init is None else Run.open(init)
     if source is not None and not name:
         check_corpus_is_there(source.path, source.config)
         name = source.config.corpus
@@ -216,7 +216,7 @@ def _plan(
                 "as new words."
             )
     if resume:
-        run = dataclasses.replace(RunDirectory.open(out), config=config)
+        run = dataclasses.replace(Run.open(out), config=config)
     else:
         if (out / "config.toml").is_file():
             with hold_run(out):
@@ -231,7 +231,7 @@ def _resolve(
     loss: str | None,
     corpus: str,
     settings: Sequence[Setting],
-    source: RunDirectory | None,
+    source: Run | None,
 ) -> RunConfig:
     """Resolve a recipe, with the network of the run that it starts from, if there is one."""
     if recipe is None:
@@ -254,12 +254,12 @@ def _resolve(
     return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
 
 
-def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: RunDirectory | None) -> Start | None:
+def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: Run | None) -> Start | None:
     """Find the weights that a run starts from; one that was begun has them in its states."""
     if not config.init or state_files(out):
         return None
     counts = training_streams(config.training, corpus).count_targets(len(corpus.vocabulary))
-    return start_from(source or RunDirectory.open(config.init), corpus.vocabulary, counts, config.loss)
+    return start_from(source or Run.open(config.init), corpus.vocabulary, counts, config.loss)
 
 
 def _describe_start(start: Start) -> str:
@@ -283,7 +283,7 @@ class _Nobody:
 
 
 def evaluate(
-    run: str | Path | RunDirectory,
+    run: str | Path | Run,
     *,
     split: str | None = None,
     text: str | Path | None = None,
@@ -304,7 +304,7 @@ def evaluate(
     gets warnings.
     """
     check_one_text(split=split, text=text, corpus=corpus)
-    opened = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
+    opened = run if isinstance(run, Run) else Run.open(run)
     chosen = choose_device(device)
     part = open_part(
         opened,

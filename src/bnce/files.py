@@ -1,4 +1,11 @@
-"""Files and directories that appear whole or not at all: written beside their place, then renamed into it."""
+"""Files and directories that appear whole or not at all, and small files read back.
+
+What is written is made beside its place, then renamed into it. A reader raises a `ValueError` that says what is wrong;
+whoever called it knows which file, and what to do.
+
+A directory that other commands open has one manifest: a JSON file with a format number, the sizes and hashes of the
+files that belong to the directory, and last its own hash.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import hashlib
 import json
 import math
 import os
@@ -13,19 +21,23 @@ import shutil
 import stat
 import sys
 import tempfile
+import tomllib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bnce.errors import BusyError, DiskFullError, UserError
+from bnce.errors import BusyError, DiskFullError, UserError, shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 PARTIAL_SUFFIX = ".partial"
-_MAX_STEM_BYTES = 220  # of a file's name in that of its partial: with the rest, what every disk takes
-
+_OWN_STREAMS = {Path("/dev/stdout"): 1, Path("/dev/stderr"): 2}  # may be files, to which others have written before
 # What a system says of a place that nothing can be written to.
 _NO_PLACE = {
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.ENXIO, errno.ETXTBSY),
-    *(errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
 }
 
 
@@ -36,8 +48,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
     A link stays, and the file it leads to is replaced. What is no regular file, such as /dev/null or a pipe, is
     never replaced: the text is written through to it once it is whole.
     """
-    place = _follow(path)
-    with _explain(path, place):
+    with _explain(path):
+        place = _follow(path)
         if _is_stream(place):
             with tempfile.TemporaryDirectory(prefix="bnce-") as scratch:
                 partial = Path(scratch) / "written"
@@ -58,9 +70,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_directory(path: Path) -> Iterator[Path]:
     """Yield a fresh directory to fill; on success it becomes `path`, on failure it is removed."""
     refuse_existing(path)
-    place = _follow(path)
-    with _explain(path, place):
-        _make_parents(place)
+    with _explain(path):
+        place = _follow(path)
+        make_directory(place.parent)
         with _scratch(place) as partial:
             yield partial
             refuse_existing(path)
@@ -70,47 +82,28 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 def _follow(path: Path) -> Path:
     """Say where a link leads, so that its target is replaced and not the link; `.` and `..` get their names."""
-    try:
-        # What /dev/stdout leads to may be a pipe, which has no path: it is opened by the link.
-        if (path.is_symlink() and not _is_stream(path)) or path.name in ("", ".."):
-            return Path(os.path.realpath(path))
-    except OSError as error:
-        raise _no_place(path, error.strerror) from error
-    return path
+    # What /dev/stdout leads to may be a pipe, which has no path: it is opened by the link.
+    leads_away = path.is_symlink() and not _is_stream(path)
+    return Path(os.path.realpath(path)) if leads_away or path.name in ("", "..") else path
 
 
 def _is_stream(path: Path) -> bool:
-    """Say whether something must be written to as it is: a device, a pipe, or the file that standard output is."""
+    """Say whether something must be written to as it is, such as a device or a pipe."""
     try:
-        found = os.stat(path)
+        mode = os.stat(path).st_mode
     except FileNotFoundError:
         return False
-    if stat.S_ISDIR(found.st_mode):
-        return False
-    return not stat.S_ISREG(found.st_mode) or _own_stream(found) is not None
-
-
-def _own_stream(found: os.stat_result) -> int | None:
-    """Find the descriptor, standard output or standard error, that has a file open."""
-    for descriptor in (1, 2):
-        with contextlib.suppress(OSError):
-            if os.path.samestat(found, os.fstat(descriptor)):
-                return descriptor
-    return None
+    return path in _OWN_STREAMS or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _write_through(written: Path, stream: Path) -> None:
-    descriptor = _own_stream(os.stat(stream))
-    if descriptor is not None and sys.stdout is not None:
-        sys.stdout.flush()  # in the order in which it was written
+    own = _OWN_STREAMS.get(stream)
+    sys.stdout.flush()  # in the order in which it was written
     try:
-        with (
-            open(written, "rb") as source,
-            open(stream, "wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as sink,
-        ):
+        with open(written, "rb") as source, open(stream if own is None else os.dup(own), "wb") as sink:
             shutil.copyfileobj(source, sink)
     except BrokenPipeError as error:
-        if descriptor is not None:
+        if own is not None:
             raise
         raise UserError(
             f"'{stream}' was closed by its reader before everything was written: let it read to the end."
@@ -121,12 +114,8 @@ def _write_through(written: Path, stream: Path) -> None:
 def _scratch(path: Path) -> Iterator[Path]:
     """Yield a new directory beside `path`, where a rename is atomic; its lock says that this process is alive."""
     partial = _partial(path)
-    try:
-        _remove_stale(path)
-        partial.mkdir()
-    except FileNotFoundError as error:
-        # Some places that are no disks, such as /proc, do not find what is to be made.
-        raise _no_place(path, error.strerror) from error
+    _remove_stale(path)
+    partial.mkdir()
     try:
         with _locked(partial):
             yield partial
@@ -136,41 +125,17 @@ def _scratch(path: Path) -> Iterator[Path]:
 
 
 def _partial(path: Path) -> Path:
-    return path.with_name(f".{_stem(path)}.{os.getpid()}{PARTIAL_SUFFIX}")
-
-
-def _stem(path: Path) -> str:
-    """Shorten a long name, so that the longest one that a disk takes still has a place beside it."""
-    return os.fsdecode(os.fsencode(path.name)[:_MAX_STEM_BYTES]) if len(path.name) <= 255 else path.name
-
-
-def _make_parents(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        # Said of a parent, which is a file: to hear that something exists would mislead.
-        raise _no_place(path, os.strerror(errno.ENOTDIR)) from error
-    except FileNotFoundError as error:
-        raise _no_place(path, error.strerror) from error
+    return path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
 
 
 def _remove_stale(path: Path) -> None:
     """Remove what processes that were killed left of their way to `path`."""
-    for partial in path.parent.glob(f".{glob.escape(_stem(path))}.*{PARTIAL_SUFFIX}"):
-        number = partial.name.removeprefix(f".{_stem(path)}.").removesuffix(PARTIAL_SUFFIX)
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}"):
+        number = partial.name.removeprefix(f".{path.name}.").removesuffix(PARTIAL_SUFFIX)
         if number.isdecimal() and _is_gone(int(number)):
             # On a shared disk the number may be that of a process elsewhere: only its lock tells.
             with contextlib.suppress(OSError), _locked(partial, required=True):
                 remove(partial)
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a directory with all that is in it, as far as that is possible."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
 
 
 def _is_gone(process: int) -> bool:
@@ -183,6 +148,15 @@ def _is_gone(process: int) -> bool:
     except OSError:
         pass
     return False
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory with all that is in it, as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 @contextlib.contextmanager
@@ -216,11 +190,19 @@ def held(directory: Path, busy: str) -> Iterator[None]:
 @contextlib.contextmanager
 def one_maker(path: Path) -> Iterator[None]:
     """Let one process at a time make `path`: the others wait, and then find what the first one made."""
-    with contextlib.ExitStack() as stack:
-        with _explain(path, path):
-            _make_parents(path)
-            stack.enter_context(_locked(path.parent, waits=True))
+    make_directory(path.parent)
+    with _locked(path.parent, waits=True):
         yield
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory to write into, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        # Of a file we would hear that it exists, which is not what is wrong with it.
+        reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
+        raise UserError(f"Cannot write to the output directory '{path}' ({reason}): give another one.") from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -239,44 +221,38 @@ def to_json(record: Mapping[str, Any], indent: int | None = None) -> str:
     return json.dumps(_finite(record), indent=indent, ensure_ascii=False)
 
 
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
 def refuse_existing(path: Path) -> None:
-    """Refuse to write over a directory that holds something, and where a directory cannot take another's place."""
-    try:
+    """Refuse to write over a directory that holds something, and over the current one, in which a shell may be."""
+    with _explain(path):
         if path.is_dir() and not any(path.iterdir()):
             if path.samefile(os.curdir):
                 raise UserError(f"The output '{path}' is the current directory: give the name of a new directory.")
-            if path.is_mount():
-                raise UserError(f"The output '{path}' is a mount point: give the name of a new directory inside it.")
-            return
-        exists = path.exists()
-    except OSError as error:  # a name that is too long, or a directory that nobody may look into
-        raise _no_place(path, error.strerror) from error
-    if exists:
-        raise UserError(f"The output '{path}' already exists: give another path, or remove it first.")
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory to write into, unless it is there."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        # Of a file we would hear that it exists, which is not what is wrong with it.
-        reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
-        raise UserError(f"Cannot write to the output directory '{path}' ({reason}): give another one.") from error
+        elif path.exists():
+            raise UserError(f"The output '{path}' already exists: give another path, or remove it first.")
 
 
 def check_place(path: Path) -> None:
     """Refuse a file that could not be written, before any work goes into what it is to hold."""
     if path == Path("-"):
         raise UserError("'-' stands for standard output, where this cannot be written: give the name of a file.")
-    place = _follow(path)
-    with _explain(path, place):
+    with _explain(path):
+        place = _follow(path)
         if place.is_dir():
             raise UserError(f"'{path}' is a directory: give the name of a file to write.")
         if not place.parent.is_dir():
             raise UserError(f"There is no directory '{place.parent}' to write '{place.name}' to: create it first.")
         if not os.access(place if _is_stream(place) else place.parent, os.W_OK):
-            raise _no_place(path, os.strerror(errno.EACCES))
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
@@ -288,7 +264,7 @@ def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[str | Path]) ->
     written: dict[object, Path] = {}
     for path in outputs:
         identity = _identity(path)
-        if identity is None or (path.exists() and _is_stream(path)):
+        if identity is None:
             continue
         if identity in read:
             raise UserError(
@@ -309,12 +285,12 @@ def _identity(path: str | Path) -> object:
 
 
 @contextlib.contextmanager
-def _explain(path: Path, place: Path) -> Iterator[None]:
-    """Turn what can go wrong while `path`, which leads to `place`, is written into one sentence."""
+def _explain(path: Path) -> Iterator[None]:
+    """Turn what can go wrong while `path` is written into one sentence."""
     try:
         yield
     except OSError as error:
-        if not _is_about(error, place):
+        if not _is_about(error, Path(os.path.realpath(path))):
             raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(f"The disk is full: '{path}' could not be written and was not changed") from error
@@ -324,7 +300,7 @@ def _explain(path: Path, place: Path) -> Iterator[None]:
                 "raise the limit (ulimit -f)",
             ) from error
         if error.errno in _NO_PLACE:
-            raise _no_place(path, error.strerror) from error
+            raise UserError(f"Cannot write '{path}': {error.strerror}; choose a place where you can write.") from error
         raise
 
 
@@ -334,14 +310,10 @@ def _is_about(error: OSError, place: Path) -> bool:
     Of a copy that fails, `shutil` names both files: only the one that is written can be without room.
     """
     named = [name for name in (error.filename, error.filename2) if isinstance(name, str | bytes | os.PathLike)]
-    paths = [Path(os.fsdecode(name)) for name in named]
+    paths = [Path(os.path.realpath(os.fsdecode(name))) for name in named]
     return not paths or any(
         _partial(place) in (path, *path.parents) or path in (place, *place.parents) for path in paths
     )
-
-
-def _no_place(path: Path, reason: str | None) -> UserError:
-    return UserError(f"Cannot write '{path}': {reason}; choose a place where you can write.")
 
 
 def _sync(path: Path) -> None:
@@ -352,11 +324,126 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds one object."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    return parse_object(data)
+
+
+def parse_object(data: bytes | str) -> dict[str, Any]:
+    """Parse JSON that is one object."""
+    try:
+        found = json.loads(_decode(data))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object")
+    return found
+
+
+def parse_toml(data: bytes) -> dict[str, Any]:
+    """Parse TOML, whose whole numbers have 64 bits."""
+    try:
+        tables = tomllib.loads(_decode(data))
+        _refuse_huge(tables)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return tables
+
+
+def _decode(data: bytes | str) -> str:
+    try:
+        return data if isinstance(data, str) else data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8") from error
+
+
+def _refuse_huge(value: object) -> None:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _refuse_huge(item)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a number in it is beyond 64 bits")
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """Map an array of a .npy file into memory, to be read alone."""
+    # Here, so that settings are read without loading NumPy.
+    import numpy as np
+
+    try:
+        with warnings.catch_warnings():
+            # It warns of headers that no NumPy of today writes: to us they are damage.
+            warnings.simplefilter("error")
+            array = np.lib.format.open_memmap(path, mode="r")
+        num_bytes = path.stat().st_size
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    except Exception as error:
+        # NumPy parses the header as Python, and raises whatever that, its types and its sizes can raise.
+        raise ValueError("it is cut short, or its header is damaged") from error
+    if num_bytes != array.offset + array.nbytes:
+        raise ValueError("it is longer than its header says")
+    return array
+
+
+def digest_file(path: Path) -> str:
+    """Give the SHA-256 of a file."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+
+
+def digest_record(record: Mapping[str, Any]) -> str:
+    """Give the SHA-256 of a JSON object, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def write_manifest(directory: Path, name: str, record: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Write what a directory says of itself, with sizes and hashes of the files with these names; give its own hash."""
+    kept = {
+        file: {"sha256": digest_file(directory / file), "bytes": (directory / file).stat().st_size} for file in names
+    }
+    written = json.loads(to_json({**record, "files": kept}))  # as it is read back, which is what the hash is of
+    digest = digest_record(written)
+    write_json(directory / name, {**written, "sha256": digest})
+    return digest
+
+
+def read_manifest(directory: Path, name: str, format: int) -> dict[str, Any]:
+    """Read what `write_manifest` wrote; one of another format, or one that was changed, is refused."""
+    if not (directory / name).is_file():
+        raise ValueError(f"{name} is missing")
+    try:
+        record = read_object(directory / name)
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be read ({error})") from error
+    if record.get("format") != format:
+        raise ValueError(f"{name} has format {shown(record.get('format'))}, and this version reads format {format}")
+    if record.get("sha256") != digest_record({key: value for key, value in record.items() if key != "sha256"}):
+        raise ValueError(f"{name} has changed since it was written")
+    return record
+
+
+def verify(directory: Path, manifest: Mapping[str, Any], file: str, *, by_size: bool = False) -> None:
+    """Refuse a file that is not as the manifest says; `by_size` does not read it, since it may be very large."""
+    expected, path = manifest["files"].get(file), directory / file
+    if expected is None:
+        if path.exists():
+            raise ValueError(f"{file} was added after it was written")
+        return
+    if not path.is_file():
+        raise ValueError(f"{file} is missing")
+    if (found := path.stat().st_size) != expected["bytes"]:
+        raise ValueError(f"{file} has {found:,} bytes, but {expected['bytes']:,} were written")
+    try:
+        is_same = by_size or digest_file(path) == expected["sha256"]
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read ({error})") from error
+    if not is_same:
+        raise ValueError(f"{file} has changed since it was written")

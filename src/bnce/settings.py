@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from bnce.errors import UserError, argument, shown, unknown_name
-from bnce.reading import parse_toml
+from bnce.files import parse_toml
 from bnce.registry import (
     KNOWN,
     BatchNce,

@@ -188,7 +188,7 @@ def test_what_is_stored_and_shown(trained: Path, text: Path, tmp_path: Path) -> 
     names = {path.name for path in new.iterdir()}
     assert {"config.toml", "vocab.txt", "spelling.safetensors", "summary.json", MODEL_FILE} <= names
     assert not names & {"evaluation.json", "metrics.jsonl"}, "figures of what was replaced"
-    with pytest.raises(UserError, match="is finished and has no state to resume from"):
+    with pytest.raises(UserError, match="has no state to resume from"):
         train_run(out=new, resume=True, settings={"training.epochs": 9})
 
 

@@ -33,7 +33,7 @@ def test_a_damaged_text_is_refused(
     assert not list(place.iterdir())
 
 
-@pytest.mark.parametrize("name", ["vocab.txt", "counts.npy", "normaliser.json", "config.toml", "model.safetensors"])
+@pytest.mark.parametrize("name", ["vocab.txt", "counts.npy", "run.json", "config.toml", "model.safetensors"])
 def test_a_damaged_run_never_scores_otherwise(
     bnce: Command, trained: Path, texts: Path, tmp_path: Path, name: str
 ) -> None:
@@ -54,7 +54,7 @@ def test_a_damaged_run_never_scores_otherwise(
             assert (outcome.stdout, outcome.stderr.count("\n")) == ("", 1), seed
 
 
-@pytest.mark.parametrize("name", ["summary.json", "evaluation.json", "normaliser.json", "corpus.json"])
+@pytest.mark.parametrize("name", ["summary.json", "evaluation.json", "run.json", "corpus.json"])
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a": "\xff"}', b"null"], ids=["nested", "not UTF-8", "null"])
 def test_a_small_file_that_is_no_object_is_named(
     refused: Refused, corpus: Path, trained: Path, tmp_path: Path, name: str, content: bytes

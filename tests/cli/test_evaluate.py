@@ -150,7 +150,7 @@ class TestRefusals:
 
     def test_what_is_no_run(self, refused: Refused, corpus: Path, tmp_path: Path) -> None:
         assert "missing' does not exist: check the path" in refused("evaluate", tmp_path / "missing")
-        assert f"'{corpus}' is a corpus, not a run: give a directory from" in refused("evaluate", corpus)
+        assert f"'{corpus}' is not a run directory: it has no config.toml" in refused("evaluate", corpus)
         assert f"'{tmp_path}' is not a run directory" in refused("evaluate", tmp_path)
 
     def test_a_corpus_with_other_words(self, bnce: Command, refused: Refused, trained: Path, texts: Path) -> None:
@@ -179,7 +179,7 @@ class TestRefusals:
     ) -> None:
         other = prepared_anew("--cased")
         told = refused("evaluate", trained, "--corpus", other)
-        assert f"The corpus '{other}' was not cut into words as the run '{trained}' says in normaliser.json" in told
+        assert f"The corpus '{other}' was not cut into words as the text of the run '{trained}' was" in told
         assert "(lowercase is false, not true): prepare its text again with the settings of the run" in told
 
     def test_no_gpu(self, refused: Refused, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

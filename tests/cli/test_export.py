@@ -64,7 +64,7 @@ def test_the_other_exports_stay_runs_or_say_that_they_are_none(
     assert {**found, "run": ""} == {**expected, "run": ""}
     assert "is not a run directory" in refused("evaluate", place / "onnx")
     told = refused("train", "--out", place / "transformers", "--resume")
-    assert "is an exported model and has no state to resume from: train with another --out." in told
+    assert "has no state to resume from, as an exported run" in told
 
 
 def test_refusals(refused: Refused, trained: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_a_run_without_a_model(refused: Refused, trained: Path, tmp_path: Path, 
     copy = shutil.copytree(trained, tmp_path / "copy")
     (copy / "model.safetensors").unlink()
     for target in ("onnx", "transformers", "safetensors"):
-        assert "has figures but no model" in refused("export", copy, "--to", target, "--out", place / "a")
+        assert "has no model: train it" in refused("export", copy, "--to", target, "--out", place / "a")
 
 
 @pytest.fixture
@@ -130,14 +130,3 @@ def test_the_page_names_what_is_there() -> None:
     assert "bnce export RUN --to onnx|transformers|safetensors --out DIR" in PAGE
     for name in ("body.onnx", "words.onnx", "all_words.onnx", "weights.bin", "vocab.txt", "model.json"):
         assert f"`{name}`" in PAGE
-
-
-@pytest.mark.parametrize("command", ["info", "compare", "evaluate", "vocab --out x --add y", "ngram z --out x --vocab"])
-def test_an_exported_run_is_refused_by_its_name(refused: Refused, place: Path, command: str) -> None:
-    (place / "exported").mkdir()
-    (place / "exported" / "body.onnx").touch()
-    (place / "z").write_text("a b\n", encoding="utf-8")
-    name, *options = command.split()
-    options = [str(place / "z") if option == "z" else option for option in options]
-    where = [*options, place / "exported"] if name == "ngram" else [place / "exported", *options]
-    assert "is not a run directory but one exported to ONNX" in refused(name, *where)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from command import Command, Refused
-from small_corpus import change_weights
+from small_corpus import small_run
 
 from bnce import load
 from bnce.spelling.model import ORDER
@@ -282,16 +282,12 @@ def test_says_what_spelling_counts(bnce: Command, trained: Path, text: Path, lay
 
 
 def test_a_run_without_a_spelling_model_says_how_to_spell(
-    bnce: Command, refused: Refused, trained: Path, text: Path, tmp_path: Path
+    bnce: Command, refused: Refused, text: Path, tmp_path: Path
 ) -> None:
-    old = shutil.copytree(trained, tmp_path / "old")
-    (old / "spelling.safetensors").unlink()
-    # Its model file says what was there.
-    assert "spelling.safetensors is missing: restore the file" in refused("score", old, text)
-    change_weights(old)
-    assert bnce("score", old, text).status == 0
+    run = small_run(tmp_path / "run", spelt=())
+    assert bnce("score", run, text).status == 0
     assert "has no spelling model, because its corpus has none: prepare the corpus again and train with it" in (
-        refused("score", old, text, "--spell")
+        refused("score", run, text, "--spell")
     )
 
 

@@ -55,7 +55,7 @@ def test_while_libraries_are_loaded(trained: Path, tmp_path: Path, name: str) ->
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text(SWALLOWING, encoding="utf-8")
     found = subprocess.run(
-        [sys.executable, "-m", "bnce", "info", str(trained)],
+        [sys.executable, "-m", "bnce", "evaluate", str(trained)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         capture_output=True,
         text=True,

@@ -132,11 +132,11 @@ class TestStopAndResume:
     def test_resumes_with_a_corpus_that_was_moved(
         self, bnce: Command, refused: Refused, stopped: Path, corpus: Path, texts: Path, tmp_path: Path, whole: bool
     ) -> None:
-        """It is known by its words and their counts; a text of the same words in other numbers is another."""
+        """It is known by its texts; a text of the same words in other numbers is another."""
         words = ["--vocab", stopped / "vocab.txt", "--valid", texts / "test.txt", "--test", texts / "test.txt"]
         assert bnce("prepare", texts / "valid.txt", "--out", tmp_path / "other", *words).status == 0
         told = refused("train", "--out", stopped, "--resume", "--corpus", tmp_path / "other")
-        assert "has another training text than the run" in told
+        assert "has another training and validation text than the run" in told
         shutil.copytree(corpus, tmp_path / "moved")
         more = ["wiki", *settings()] if whole else []
         assert bnce("train", *more, "--out", stopped, "--resume", "--corpus", tmp_path / "moved").status == 0

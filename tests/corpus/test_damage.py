@@ -10,7 +10,7 @@ from damage import damaged
 from small_corpus import small_corpus
 
 from bnce import Corpus, UserError
-from bnce.reading import map_array, parse_object, parse_toml
+from bnce.files import map_array, parse_object, parse_toml
 
 
 def read_all(directory: Path) -> dict[str, object]:

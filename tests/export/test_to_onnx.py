@@ -21,7 +21,7 @@ from bnce.corpus.vocabulary import Vocabulary
 from bnce.export.onnx_graphs import ALIGNMENT_BYTES, WEIGHTS_FILE, write_graphs
 from bnce.export.to_onnx import GRAPHS, OF_RECURRENT, compare, export_onnx, open_graph, run_graph
 from bnce.models.recurrent import Recurrent
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model, save_weights
 from bnce.runs.packed_rows import pack_rows, unpack_rows
 
@@ -39,7 +39,7 @@ CLOSE = {"rtol": 0.0, "atol": 2e-5}
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunDirectory, Path]]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Run, Path]]:
     """Give each case's run and its export, by name."""
     directory = tmp_path_factory.mktemp("runs")
     made = {}
@@ -51,7 +51,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunDir
 
 
 @pytest.fixture(params=["-".join([name, "bnce", *map(str, sizes.values())]) for name, sizes in CASES])
-def case(request: pytest.FixtureRequest, exported: dict[str, tuple[RunDirectory, Path]]) -> tuple[RunDirectory, Path]:
+def case(request: pytest.FixtureRequest, exported: dict[str, tuple[Run, Path]]) -> tuple[Run, Path]:
     return exported[request.param]
 
 
@@ -59,7 +59,7 @@ def text(num_words: int, num_streams: int) -> Tensor:
     return torch.randint(VOCAB_SIZE, (num_words, num_streams), generator=torch.Generator().manual_seed(2))
 
 
-def test_chosen_words_take_no_product_with_the_table(case: tuple[RunDirectory, Path]) -> None:
+def test_chosen_words_take_no_product_with_the_table(case: tuple[Run, Path]) -> None:
     _, out = case
     graph = onnx.load(out / "words.onnx", load_external_data=False).graph
     users = {node.op_type for node in graph.node for name in node.input if name.startswith("output_")}
@@ -70,7 +70,7 @@ def test_chosen_words_take_no_product_with_the_table(case: tuple[RunDirectory, P
         assert sum(tensor.ByteSize() for tensor in inside) < 2000, "weights are in their own file"
 
 
-def test_the_output_table_is_stored_once_and_can_be_mapped(case: tuple[RunDirectory, Path]) -> None:
+def test_the_output_table_is_stored_once_and_can_be_mapped(case: tuple[Run, Path]) -> None:
     run, out = case
     places: dict[int, set[int]] = {}
     for name in GRAPHS:
@@ -85,7 +85,7 @@ def test_the_output_table_is_stored_once_and_can_be_mapped(case: tuple[RunDirect
     assert sum(max(lengths) for lengths in places.values()) == 4 * model.num_parameters
 
 
-def test_the_record_beside_it(case: tuple[RunDirectory, Path]) -> None:
+def test_the_record_beside_it(case: tuple[Run, Path]) -> None:
     run, out = case
     about = json.loads((out / "model.json").read_text(encoding="utf-8"))
     model = load_model(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def test_float32_is_the_run_to_the_bit(tmp_path: Path, name: str) -> None:
     assert found.keys() == expected.keys()
     assert all(found[key].equal(expected[key]) for key in expected)
     assert set(record["max_row_error"].values()) == {0.0}
-    for name in ("normaliser.json", "counts.npy", "config.toml", "vocab.txt"):
+    for name in ("run.json", "counts.npy", "config.toml", "vocab.txt"):
         assert (tmp_path / "out" / name).read_bytes() == (run / name).read_bytes()
 
 
@@ -100,7 +101,7 @@ def test_the_header_says_what_it_is(tmp_path: Path) -> None:
     export(run, tmp_path / "out", "int8")
     header = header_of(tmp_path / "out")
     assert (header["rows"], header["model"], float(header["log_z"])) == ("int8", "lstm", 9.0)
-    assert header["vocabulary"] == load(run).vocabulary.digest
+    assert header["run"] == json.loads((run / "run.json").read_text(encoding="utf-8"))["sha256"]
 
 
 def test_refusals_leave_nothing(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_files(opened: Opened) -> None:
     run, out, _, _ = opened
     assert {file.name for file in out.iterdir()} == {
         "config.json", "generation_config.json", "model.safetensors", "modeling_bnce.py", "tokenizer.json",
-        "tokenizer_config.json", "config.toml", "vocab.txt", "counts.npy", "normaliser.json", "spelling.safetensors",
+        "tokenizer_config.json", "config.toml", "vocab.txt", "counts.npy", "run.json", "spelling.safetensors",
     }  # fmt: skip
     assert json.loads((out / "config.json").read_text(encoding="utf-8"))["vocab_size"] == len(words_of(run))
 

@@ -18,7 +18,7 @@ from bnce.filtering.filter import Job, run
 from bnce.filtering.shard_work import Plan
 from bnce.filtering.streams import StreamScorer
 from bnce.filtering.writing import Form
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.runs.model_file import save_weights
 from bnce.scoring.batches import SentenceScorer
 
@@ -61,7 +61,7 @@ def test_sentences_are_scored_as_on_a_cpu() -> None:
 
 def test_a_shard(tmp_path: Path) -> None:
     corpus = small_corpus(tmp_path / "corpus")
-    made = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
+    made = Run.create(tmp_path / "run", small_config(corpus), corpus)
     save_weights(made, small_model("relu-lstm").state_dict(), 1)
     words = [" ".join(f"w{word}" for word in one[:-1]) for one in make_documents()]
     (tmp_path / "shard.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in words))

@@ -14,8 +14,8 @@ from bnce import BatchNce, Corpus, UserError, calibrate
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.evaluation.evaluate import evaluate
 from bnce.lexicon.start import check_same_network, inherited_settings, make_up_contexts, start_from
-from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_tensors, state_files
-from bnce.runs.directory import RunDirectory
+from bnce.runs.checkpoint import MODEL_FORMAT, read_tensors, state_files
+from bnce.runs.directory import MODEL_FILE, Run
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import build_model, load_model, read_weights, save_weights
 from bnce.settings import RunConfig
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def general(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+def general(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Give a run that was trained on much text."""
     directory = tmp_path_factory.mktemp("general")
     corpus = write_corpus(
@@ -34,7 +34,7 @@ def general(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     )
     run = create_run(directory / "run", small_config(corpus, training={"epochs": 3, "batch_size": 24}), corpus)
     run_training(run, corpus, CPU, Watcher())
-    return RunDirectory.open(run.path)
+    return Run.open(run.path)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def little(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return write_corpus(tmp_path_factory.mktemp("little") / "corpus", splits)
 
 
-def started(general: RunDirectory, corpus: Corpus, out: Path, **training: object) -> tuple[RunDirectory, Start]:
+def started(general: Run, corpus: Corpus, out: Path, **training: object) -> tuple[Run, Start]:
     sections = {"training": {"epochs": 1, **training}, "optimiser": {"learning_rate": 0.02}}
     config = small_config(corpus, **sections)
     config = RunConfig(**{**vars(config), "init": str(general.path)})
@@ -53,12 +53,12 @@ def started(general: RunDirectory, corpus: Corpus, out: Path, **training: object
     return run, start_from(general, corpus.vocabulary, run.target_counts, config.loss)
 
 
-def test_an_equal_vocabulary_gives_the_same_model(general: RunDirectory, little: Corpus, tmp_path: Path) -> None:
+def test_an_equal_vocabulary_gives_the_same_model(general: Run, little: Corpus, tmp_path: Path) -> None:
     run, start = started(general, little, tmp_path / "run")
     before = load_model(general).state_dict()
     assert all(torch.equal(start.tensors[name], tensor) for name, tensor in before.items())
     run_training(run, little, CPU, Watcher(), start=start)
-    first = read_metrics(RunDirectory.open(run.path).path).records[0]
+    first = read_metrics(Run.open(run.path).path).records[0]
     expected = evaluate(load_model(general), little.split("valid"))
     assert first["step"] == 0
     assert first["ppl_f"] == pytest.approx(expected.ppl_f, rel=1e-6)
@@ -66,12 +66,12 @@ def test_an_equal_vocabulary_gives_the_same_model(general: RunDirectory, little:
     assert first["loss"] is None
 
 
-def test_adapting_beats_training_from_scratch(general: RunDirectory, little: Corpus, tmp_path: Path) -> None:
+def test_adapting_beats_training_from_scratch(general: Run, little: Corpus, tmp_path: Path) -> None:
     run, start = started(general, little, tmp_path / "run")
     summary = run_training(run, little, CPU, Watcher(), start=start)
     fresh = create_run(tmp_path / "fresh", small_config(little, training={"epochs": 3}), little)
     run_training(fresh, little, CPU, Watcher())
-    adapted = evaluate(load_model(RunDirectory.open(run.path)), little.split("test"))
+    adapted = evaluate(load_model(Run.open(run.path)), little.split("test"))
     scratch = evaluate(load_model(fresh), little.split("test"))
     assert adapted.ppl_f < 0.9 * scratch.ppl_f
     assert summary["init"]["run"] == str(general.path.resolve())
@@ -79,7 +79,7 @@ def test_adapting_beats_training_from_scratch(general: RunDirectory, little: Cor
     assert run.config.init == str(general.path)
 
 
-def test_a_model_that_gets_no_better_is_kept(general: RunDirectory, little: Corpus, tmp_path: Path) -> None:
+def test_a_model_that_gets_no_better_is_kept(general: Run, little: Corpus, tmp_path: Path) -> None:
     sections = {"training": {"epochs": 1}, "optimiser": {"learning_rate": 0.5, "body_learning_rate": 0.5}}
     config = RunConfig(**{**vars(small_config(little, **sections)), "init": str(general.path)})
     run = create_run(tmp_path / "run", config, little)
@@ -90,7 +90,7 @@ def test_a_model_that_gets_no_better_is_kept(general: RunDirectory, little: Corp
     assert torch.equal(kept["embedding"], start.tensors["embedding"])
 
 
-def test_rows_go_by_word(general: RunDirectory) -> None:
+def test_rows_go_by_word(general: Run) -> None:
     known = general.vocabulary.words
     words = Vocabulary([*known[:2], "fresh", *reversed(known[5:20]), "w7s"])
     counts = np.arange(1, len(words) + 1)
@@ -113,7 +113,7 @@ def test_rows_go_by_word(general: RunDirectory) -> None:
     }
 
 
-def test_lost_words_go_to_the_unknown_word(general: RunDirectory, little: Corpus) -> None:
+def test_lost_words_go_to_the_unknown_word(general: Run, little: Corpus) -> None:
     """And the new words share what it has then, by their counts in a text of the run's size."""
     known, counts = general.vocabulary.words, general.target_counts
     before = load_model(general).state_dict()["output.bias"]
@@ -130,7 +130,7 @@ def test_lost_words_go_to_the_unknown_word(general: RunDirectory, little: Corpus
 
 
 def test_stopped_before_its_first_step_it_goes_on_from_the_same_weights(
-    general: RunDirectory, little: Corpus, tmp_path: Path
+    general: Run, little: Corpus, tmp_path: Path
 ) -> None:
     whole, start = started(general, little, tmp_path / "whole")
     run_training(whole, little, CPU, Watcher(), start=start)
@@ -138,7 +138,7 @@ def test_stopped_before_its_first_step_it_goes_on_from_the_same_weights(
     stops = iter([True])
     run_training(run, little, CPU, Watcher(), start=start, should_stop=lambda: next(stops))
     assert state_files(run.path)
-    resumed = run_training(RunDirectory.open(run.path), little, CPU, Watcher(), resume=True)
+    resumed = run_training(Run.open(run.path), little, CPU, Watcher(), resume=True)
     assert resumed["init"] == start.record
     ours, theirs = (read_tensors(each.path / MODEL_FILE, MODEL_FORMAT)[0] for each in (run, whole))
     assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
@@ -163,7 +163,7 @@ def test_from_a_softmax_it_starts_normalised_by_the_constant(tmp_path: Path, lit
 @pytest.mark.parametrize("loss", ["bnce", "softmax"])
 @pytest.mark.parametrize("kind", ["constant", "head"])
 def test_from_a_calibrated_run_it_keeps_its_settings(
-    general: RunDirectory, little: Corpus, tmp_path: Path, loss: str, kind: str
+    general: Run, little: Corpus, tmp_path: Path, loss: str, kind: str
 ) -> None:
     """`loss.log_z` says what the new run is normalised by; the start is normalised by that, too."""
     source = general
@@ -171,7 +171,7 @@ def test_from_a_calibrated_run_it_keeps_its_settings(
         source = create_run(tmp_path / "softmax", small_config(little, loss={"name": loss}), little)
         run_training(source, little, CPU, Watcher())
     calibrate(source, kind=kind, out=tmp_path / "new")
-    new = RunDirectory.open(tmp_path / "new")
+    new = Run.open(tmp_path / "new")
     start = start_from(new, new.vocabulary, new.target_counts, BatchNce())
     assert float(start.tensors["output.log_z"]) == new.config.loss.log_z
     model = load_model(new)
@@ -190,7 +190,7 @@ def test_from_a_calibrated_run_it_keeps_its_settings(
     assert torch.equal(kept.tensors["output.log_z"], read_weights(new)[0]["output.log_z"])
 
 
-def test_what_does_not_fit_is_named(general: RunDirectory) -> None:
+def test_what_does_not_fit_is_named(general: Run) -> None:
     config = small_config(model={"hidden_size": 9, "dropout": 0.5}, loss={"log_z": 8.0})
     with pytest.raises(UserError, match=r"model.hidden_size is 9, not 8; loss.log_z is 8.0, not 9.0: leave that"):
         check_same_network(config, general)

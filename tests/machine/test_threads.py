@@ -14,7 +14,7 @@ from small_corpus import Watcher, small_config, small_corpus
 
 from bnce.machine import threads
 from bnce.machine.threads import num_cores, use_threads
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
 
@@ -117,6 +117,6 @@ def test_a_resumed_run_keeps_its_threads_unless_another_number_is_asked_for(
     torch.set_num_threads(1)
     if asked is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", str(asked))
-    resumed = run_training(RunDirectory.open(run.path), corpus, CPU, Watcher(), resume=True)
+    resumed = run_training(Run.open(run.path), corpus, CPU, Watcher(), resume=True)
     assert resumed["threads"] == (asked or 2)
     assert resumed["device"] == ("CPU, 2 threads, then CPU, 1 thread" if asked else "CPU, 2 threads")

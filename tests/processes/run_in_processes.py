@@ -16,7 +16,7 @@ from making import loss_of, model_of, optimiser_of
 from bnce import Corpus
 from bnce.machine.processes import ProcessLostError, World
 from bnce.optimisers import Optimiser
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.settings import RunConfig, TrainingConfig
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
@@ -78,7 +78,7 @@ def train(
         _arm(die)
     try:
         summary = run_training(
-            RunDirectory.open(run),
+            Run.open(run),
             opened,
             torch.device("cpu"),
             Silent(),

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from bnce import Corpus
 from bnce.machine.processes import World
-from bnce.runs.checkpoint import MODEL_FILE, read_model
+from bnce.runs.checkpoint import read_model
+from bnce.runs.directory import MODEL_FILE
 from bnce.runs.metrics import read_metrics
 from tests.processes.run_in_processes import config, in_processes, train
 from tests.small_corpus import small_corpus

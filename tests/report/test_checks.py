@@ -81,7 +81,7 @@ def test_damage_in_any_file_shows(bnce: Command, corpus: Path, trained: Path, tm
     state.write_bytes(state.read_bytes()[:-1])
     (copy / "vocab.txt").unlink()
     wrong = {name for name, check in look(bnce, copy).items() if not check["well"]}
-    assert wrong == {"config.toml", "model.safetensors", state.name}
+    assert wrong == {"run.json", "model.safetensors", state.name}
 
 
 def test_a_model_that_is_gone_shows(bnce: Command, trained: Path, tmp_path: Path) -> None:

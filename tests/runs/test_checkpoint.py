@@ -110,13 +110,11 @@ def test_damage_is_called_damage(file: Path) -> None:
     assert refusal(file) == f"'{file}' is damaged: its checksum does not match its contents."
 
 
-def test_other_kind_version_and_origin_are_refused(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_kinds_are_refused(tmp_path: Path, file: Path) -> None:
     assert refusal(file, "other") == f"'{file}' is not a other file: it says 'kind'."
     foreign = tmp_path / "foreign"
     save_file({"a": torch.ones(1)}, foreign)
     assert refusal(foreign) == f"'{foreign}' is not a kind file: it says 'nothing'."
-    monkeypatch.setattr(checkpoint, "VERSION", "99")
-    assert refusal(file) == f"'{file}' has version 1 of the kind format: this bnce reads 99."
 
 
 def test_text_and_missing_files_are_refused(tmp_path: Path) -> None:
@@ -153,9 +151,7 @@ def test_equal_tensors_give_equal_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes() == written
     length = int.from_bytes(written[:8], "little")
     assert (8 + length) % 8 == 0, "tensors are aligned"
-    assert list(json.loads(written[8 : 8 + length])["__metadata__"]) == sorted(
-        [*metadata, "format", "version", "checksum"]
-    )
+    assert list(json.loads(written[8 : 8 + length])["__metadata__"]) == sorted([*metadata, "format", "checksum"])
     assert same(read_tensors(tmp_path / "a", "kind")[0], TENSORS)
 
 
@@ -261,5 +257,5 @@ def test_a_model_is_read_in_any_form_it_may_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [checkpoint.STATE_FORMAT, "np"])
 def test_a_file_that_is_no_model_is_refused_as_one(tmp_path: Path, kind: str) -> None:
     write_tensors(tmp_path / "a", TENSORS, kind, {})
-    with pytest.raises(UserError, match=f"is not a bnce-model file: it says '{kind}'"):
+    with pytest.raises(UserError, match=f"is not a bnce-model-2 file: it says '{kind}'"):
         read_model(tmp_path / "a")

@@ -8,7 +8,7 @@ import pytest
 from small_corpus import small_config, small_corpus
 
 from bnce import Corpus
-from bnce.runs.resuming import is_begun, remove_unbegun, settings_of_state
+from bnce.runs.resuming import is_begun, remove_unbegun
 from bnce.training.plan import create_run
 
 
@@ -28,9 +28,3 @@ def test_only_a_run_without_anything_to_keep_is_removed(place: Path, corpus: Cor
         (run.path / name).unlink()
     remove_unbegun(run.path)
     assert list(place.iterdir()) == []
-
-
-def test_a_state_from_before_a_setting_was_there(tmp_path: Path, corpus: Corpus) -> None:
-    run = create_run(tmp_path / "run", small_config(corpus), corpus)
-    older = "".join(line for line in run.origin["settings"].splitlines(keepends=True) if "patience" not in line)
-    assert settings_of_state({"settings": older}) == run.config

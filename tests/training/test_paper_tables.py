@@ -17,8 +17,8 @@ from small_corpus import Watcher, small_config, small_corpus
 
 from bnce import Corpus, UserError, files
 from bnce.errors import DiskFullError, DivergedError, OutOfMemoryError
-from bnce.runs.checkpoint import MODEL_FILE, state_files
-from bnce.runs.directory import RunDirectory, is_finished, read_status
+from bnce.runs.checkpoint import state_files
+from bnce.runs.directory import MODEL_FILE, Run, is_finished, read_status
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import load_model
 from bnce.settings import RunConfig
@@ -78,11 +78,11 @@ def test_rows_that_are_done_are_skipped(corpus: Corpus, tmp_path: Path) -> None:
 
 def test_a_row_without_its_model_is_neither_used_nor_trained_anew(corpus: Corpus, tmp_path: Path) -> None:
     assert Experiment(corpus, tmp_path).run(keep_models=False).finished
-    run = RunDirectory.open(tmp_path / "rnn-bnce")
+    run = Run.open(tmp_path / "rnn-bnce")
     before = {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
-    with pytest.raises(UserError, match="has figures but no model, as a row of an experiment with keep_models=False"):
+    with pytest.raises(UserError, match="has no model: train it up to its first"):
         load_model(run)
-    with pytest.raises(UserError, match="is finished and has no state to resume from: train with another out"):
+    with pytest.raises(UserError, match="has no state to resume from"):
         run_training(run, corpus, CPU, Watcher(), resume=True)
     assert {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
 
@@ -214,7 +214,7 @@ def test_several_processes_share_an_experiment(corpus: Corpus, tmp_path: Path, m
     create_run(tmp_path / "rnn-bnce", experiment.config(ROWS[1]), corpus)
     create, other = paper_tables.create_run, Experiment(corpus, tmp_path)
 
-    def too_late(path: Path, *rest: Any) -> RunDirectory:
+    def too_late(path: Path, *rest: Any) -> Run:
         monkeypatch.setattr(paper_tables, "create_run", create)
         other.run_rows(ROWS[2:])
         create(path, *rest)

@@ -49,7 +49,7 @@ def test_a_run_leaves_what_its_directory_promises(place: Path, corpus: Corpus) -
     watcher, run = Watcher(), place / "run"
     summary = train_small(run, corpus, observer=watcher)
     assert {path.name for path in run.iterdir()} == {
-        "config.toml", "vocab.txt", "counts.npy", "normaliser.json", "summary.json", "metrics.jsonl",
+        "config.toml", "vocab.txt", "counts.npy", "run.json", "summary.json", "metrics.jsonl",
         "evaluation.json", "model.safetensors", "state-000000000050.safetensors", "state-000000000100.safetensors",
         "spelling.safetensors", "tensorboard",
     }  # fmt: skip
@@ -206,7 +206,7 @@ def test_what_fails_at_its_start_leaves_its_place_free(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    for broken in ("bnce.training.trainer.build_model", "bnce.runs.directory.RunDirectory.write_json"):
+    for broken in ("bnce.training.trainer.build_model", "bnce.runs.directory.Run.write_json"):
         with monkeypatch.context() as patched:
             patched.setattr(broken, fail)
             with pytest.raises(type(error)):

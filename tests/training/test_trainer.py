@@ -25,8 +25,8 @@ from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
 from bnce.machine.processes import World
 from bnce.optimisers.gradients import Gradients
-from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
-from bnce.runs.directory import RunDirectory
+from bnce.runs.checkpoint import MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
+from bnce.runs.directory import MODEL_FILE, Run
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import save_weights
 from bnce.training import progress as progress_module
@@ -52,7 +52,7 @@ def make_trainer(tmp_path: Path, corpus: Corpus) -> MakeTrainer:
     numbers = itertools.count()
 
     def make(**sections: dict[str, Any]) -> Trainer:
-        run = RunDirectory.create(tmp_path / f"run-{next(numbers)}", small_config(corpus, **sections), corpus)
+        run = Run.create(tmp_path / f"run-{next(numbers)}", small_config(corpus, **sections), corpus)
         return Trainer(run, corpus, CPU, Watcher())
 
     return make
@@ -302,7 +302,7 @@ class TestEvaluations:
         trainer = make_trainer(training={"evaluations_per_epoch": 2})
         kept = {}
 
-        def spy(run: RunDirectory, tensors: Mapping[str, Tensor], step: int) -> None:
+        def spy(run: Run, tensors: Mapping[str, Tensor], step: int) -> None:
             kept[step] = {name: tensor.clone() for name, tensor in tensors.items()}
             save_weights(run, tensors, step)
 

@@ -22,13 +22,13 @@ from bnce.calibration.sample import draw_sample
 from bnce.errors import UserError, argument, unknown_name
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import choose_device
-from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_metadata, write_tensors
-from bnce.runs.directory import LEXICON_FILE, RunDirectory
-from bnce.runs.model_file import CALIBRATION, load_model
+from bnce.runs.checkpoint import MODEL_FORMAT, write_tensors
+from bnce.runs.directory import MODEL_FILE, Run
+from bnce.runs.model_file import CALIBRATION, load_model, read_metadata
 from bnce.runs.packed_rows import pack_rows
 from bnce.runs.texts import check_corpus_is_there, open_part
 
-_OF_THE_FILE = ("format", "version", "checksum")  # metadata that every file is given when it is written
+_OF_THE_FILE = ("format", "checksum")  # metadata that every file is given when it is written
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Calibration:
 
 
 def calibrate(
-    run: str | Path | RunDirectory,
+    run: str | Path | Run,
     *,
     out: str | Path,
     text: str | Path | Sequence[str | Path] | None = None,
@@ -78,7 +78,7 @@ def calibrate(
     if kind not in KINDS:
         raise unknown_name("kind of calibration", kind, KINDS)
     files.refuse_existing(Path(out))
-    opened = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
+    opened = run if isinstance(run, Run) else Run.open(run)
     loss = opened.config.loss
     if loss.structure:
         raise UserError(
@@ -98,15 +98,14 @@ def calibrate(
         metadata["log_z"] = repr(float(network.output.log_z))
     with files.atomic_directory(Path(out)) as partial:
         opened.copy_description(partial)
-        for name in ("summary.json", LEXICON_FILE):
-            if (opened.path / name).is_file():
-                shutil.copyfile(opened.path / name, partial / name)
+        if (summary := opened.path / "summary.json").is_file():
+            shutil.copyfile(summary, partial / summary.name)
         _write_model(partial, network, metadata)
     return result
 
 
 def _open_texts(
-    run: RunDirectory, text: str | Path | Sequence[str | Path] | None, notice: Callable[[str], object]
+    run: Run, text: str | Path | Sequence[str | Path] | None, notice: Callable[[str], object]
 ) -> tuple[list[str], list[Any]]:
     """Give names and ids of the texts."""
     if text is None:

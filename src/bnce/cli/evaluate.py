@@ -66,7 +66,7 @@ def evaluate(
     from bnce.api import evaluate as measure
     from bnce.evaluation.breakdown import without_detail
     from bnce.machine.threads import use_threads
-    from bnce.runs.directory import RunDirectory
+    from bnce.runs.directory import Run
     from bnce.runs.texts import check_one_text, open_corpus_of
 
     check_one_text(split=split, text=text, corpus=corpus)
@@ -94,7 +94,7 @@ def evaluate(
         else:
             _describe_mixture(record, name)
         return
-    opened = RunDirectory.open(run)
+    opened = Run.open(run)
     with shown_progress(f"evaluating on {name}") as progress:
         result = measure(
             opened,
@@ -260,20 +260,19 @@ def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterat
     import numpy as np
 
     from bnce.corpus.vocabulary import END
-    from bnce.runs.directory import RunDirectory
+    from bnce.runs.directory import Run
     from bnce.runs.texts import open_corpus_of
     from bnce.scoring.interpolation import components_of
 
     runs = [part for part in components_of(model) if part.kind == "run"]
     if corpus is None and not runs:
         raise UserError(f"'{model.name}' is an n-gram model and has no corpus: give --text FILE or --corpus DIR.")
-    opened = [RunDirectory.open(run.name) for run in runs]
+    opened = [Run.open(run.name) for run in runs]
     source = (
         open_corpus_of(opened[0].path, opened[0].config, corpus, open_corpus) if opened else open_corpus(str(corpus))
     )
     for run in opened:
-        run.check_normaliser(source)
-        run.check_vocabulary(source)
+        run.check_words(source)
     ids = source.split(split)
     ends = np.flatnonzero(ids == END).tolist()
     return (source.vocabulary.decode(ids[last + 1 : end].tolist()) for last, end in itertools.pairwise([-1, *ends]))

@@ -98,7 +98,7 @@ def experiment(
     from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device
     from bnce.recipes import load_recipe
-    from bnce.runs.directory import is_finished
+    from bnce.runs.directory import Run, is_finished
     from bnce.runs.resuming import check_same_texts
     from bnce.training.paper_tables import RECIPES, find_outcome, table_rows, train_rows
 
@@ -118,7 +118,8 @@ def experiment(
 
     opened = open_corpus(make_config(wanted[0]).corpus)
     for row in every:  # also of those that are not trained now: the report has all
-        check_same_texts(out / row.name, opened, SPLITS)
+        if (out / row.name / "config.toml").is_file():
+            check_same_texts(Run.open(out / row.name), opened, SPLITS)
     try:
         outcome = train_rows(
             wanted,

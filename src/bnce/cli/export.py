@@ -11,7 +11,7 @@ from bnce.cli.options import RunArgument, option
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
-    from bnce.runs.directory import RunDirectory
+    from bnce.runs.directory import Run
 
 TARGETS = ("onnx", "transformers", "safetensors")
 
@@ -45,14 +45,14 @@ def export(
           --out exported/int8
     """
     from bnce.machine.threads import use_threads
-    from bnce.runs.directory import RunDirectory
+    from bnce.runs.directory import Run
 
     if to not in TARGETS:
         raise unknown_name("export format", to, TARGETS)
     if rows is not None and to not in ("onnx", "safetensors"):
         raise UserError(f"--rows is for --to onnx and --to safetensors: {to} has float32 rows; leave it out.")
     use_threads()
-    result = _write(RunDirectory.open(run), to, out, rows or "float32")
+    result = _write(Run.open(run), to, out, rows or "float32")
     num_bytes = sum(file.stat().st_size for file in out.iterdir())
     record = {"run": str(run), "to": to, "out": str(out), "num_bytes": num_bytes, **result}
     if as_json:
@@ -68,7 +68,7 @@ def export(
         stdout.print(f"  largest difference of an output from PyTorch's: {result['max_difference']:.3g}")
 
 
-def _write(run: RunDirectory, to: str, out: Path, rows: str) -> dict[str, Any]:
+def _write(run: Run, to: str, out: Path, rows: str) -> dict[str, Any]:
     if to == "onnx":
         from bnce.export.to_onnx import export_onnx
 

@@ -101,9 +101,6 @@ def info(
         _refuse_unused(f"'{path}' is a run", "a corpus", of_corpus)
         record = _run(path)
     elif path.is_dir() and subject not in recipe_names():
-        from bnce.runs.directory import refuse_exported
-
-        refuse_exported(path)
         raise UserError(
             f"'{path}' is neither a run nor a corpus: it has no config.toml and no corpus.json. Give a directory from "
             "'bnce train' or 'bnce prepare'."
@@ -152,12 +149,14 @@ def _vocab_size(config: RunConfig) -> int:
     return DOCSTRING_WORDS if config.corpus == DOCSTRINGS else RECIPE_VOCAB_SIZES.get(config.recipe, 80_000)
 
 
-def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
-    from bnce.language_model import count_parameters
+def _network(config: RunConfig, vocab_size: int, counts: dict[str, int] | None = None) -> dict[str, Any]:
     from bnce.models import architecture
     from bnce.settings import SECTIONS, to_tables
 
-    counts = count_parameters(config.model, vocab_size, config.loss)
+    if counts is None:
+        from bnce.language_model import count_parameters
+
+        counts = count_parameters(config.model, vocab_size, config.loss)
     return {
         "recipe": config.recipe,
         "model": config.model.name,
@@ -171,14 +170,14 @@ def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
 
 def _run(path: Path) -> dict[str, Any]:
     from bnce.evaluation.breakdown import without_detail
-    from bnce.reading import read_object
-    from bnce.runs.directory import RunDirectory
+    from bnce.files import read_object
+    from bnce.runs.directory import Run
     from bnce.runs.metrics import read_metrics
-    from bnce.runs.model_file import read_calibration
+    from bnce.runs.model_file import count_parameters, read_calibration
 
-    run = RunDirectory.open(path)
+    run = Run.open(path)
     record: dict[str, Any] = {"run": str(path)}
-    record |= _network(run.config, len(run.vocabulary))
+    record |= _network(run.config, len(run.vocabulary), count_parameters(run))
     if (calibration := read_calibration(run)) is not None:
         record["calibration"] = calibration
     for name in ("summary", "evaluation"):

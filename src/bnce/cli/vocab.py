@@ -30,10 +30,10 @@ def vocab(
     """
     from bnce.lexicon.add_words import add_words, read_new_words
     from bnce.machine.threads import use_threads
-    from bnce.runs.directory import RunDirectory
+    from bnce.runs.directory import Run
 
     use_threads()
-    opened = RunDirectory.open(run)
+    opened = Run.open(run)
     record = add_words(opened, out, read_new_words(add, opened))
     if as_json:
         print_json({"run": str(run), "out": str(out), **record})

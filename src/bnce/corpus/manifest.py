@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.errors import UserError
-from bnce.reading import digest_record, read_object
+from bnce.files import digest_record, read_object
 from bnce.text.normalise import Normaliser
 
 FORMAT = "bnce-corpus"

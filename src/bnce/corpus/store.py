@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bnce.corpus.manifest import MANIFEST_FILE, Manifest, SplitStatistics, damaged, read_manifest
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.reading import digest_file, map_array
+from bnce.files import digest_file, map_array
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 

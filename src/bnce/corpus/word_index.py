@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.reading import map_array
+from bnce.files import map_array
 
 VOCABULARY_FILE = "vocab.txt"
 INDEX_FILE = "vocab.index.npy"

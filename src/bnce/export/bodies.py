@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bnce.errors import UserError
 from bnce.registry import MODELS
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 
 
-def refuse_unknown_body(run: RunDirectory, target: str) -> None:
+def refuse_unknown_body(run: Run, target: str) -> None:
     """Refuse to export a run whose body or output layer the target's writer does not know."""
     name = run.config.model.name
     if not run.config.model.code.startswith("bnce."):

@@ -26,10 +26,10 @@ from bnce.language_model import LanguageModel
 from bnce.machine.packages import need
 from bnce.models.body import Body, State
 from bnce.models.recurrent import Recurrent
-from bnce.runs.directory import RunDirectory
-from bnce.runs.export_record import write_record
+from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model
 from bnce.runs.packed_rows import pack_rows, unpack_rows
+from bnce.scoring.export_record import write_record
 from bnce.spelling.model import SPELLING_FILE
 from bnce.version import __version__
 
@@ -40,7 +40,7 @@ _CHUNKS = ((5, 3), (1, 1), (9, 2))  # T and B of the chunks that are compared
 _NUM_WORDS = 7
 
 
-def export_onnx(run: RunDirectory, out: str | Path, row_format: str = "float32") -> dict[str, Any]:
+def export_onnx(run: Run, out: str | Path, row_format: str = "float32") -> dict[str, Any]:
     """Write the graphs and what `bnce.load` needs beside them; give the largest difference from PyTorch.
 
     Tables are stored as `row_format` says, and the graphs are compared with PyTorch on the rounded tables.
@@ -88,7 +88,7 @@ def export_onnx(run: RunDirectory, out: str | Path, row_format: str = "float32")
     return {**check, "rows": row_format, "max_row_error": errors}
 
 
-def _write_words(run: RunDirectory, directory: Path) -> None:
+def _write_words(run: Run, directory: Path) -> None:
     """Write the vocabulary with its index, and copy what a run may have beside it."""
     run.vocabulary.write(directory / VOCABULARY_FILE)
     write_index(run.vocabulary.words, directory / INDEX_FILE)

@@ -9,14 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from bnce import files
-from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_metadata, write_tensors
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import calibration_of, load_model
+from bnce.runs.checkpoint import MODEL_FORMAT, write_tensors
+from bnce.runs.directory import MODEL_FILE, Run
+from bnce.runs.model_file import RUN_KEY, calibration_of, load_model, read_metadata
 from bnce.runs.packed_rows import SCALE_SUFFIX, pack_rows, unpack_rows
 from bnce.version import __version__
 
 
-def export_rows(run: RunDirectory, out: str | Path, row_format: str = "float32") -> dict[str, Any]:
+def export_rows(run: Run, out: str | Path, row_format: str = "float32") -> dict[str, Any]:
     """Write the run without its states and records; say how many bytes the model takes and what rounding cost."""
     out = Path(out)
     files.refuse_existing(out)
@@ -24,7 +24,7 @@ def export_rows(run: RunDirectory, out: str | Path, row_format: str = "float32")
     tensors, tables = model.state_dict(), model.tables()
     packed = pack_rows(tensors, tables, row_format)
     header = {
-        **run.identity,
+        RUN_KEY: run.digest,
         **calibration_of(read_metadata(run.path / MODEL_FILE)),
         "rows": row_format,
         "model": run.config.model.name,

@@ -22,16 +22,16 @@ from bnce.export.bodies import refuse_unknown_body
 from bnce.export.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_CONFIG, TOKENIZER_FILE, build_tokenizer
 from bnce.language_model import LanguageModel
 from bnce.machine.packages import need
-from bnce.runs.checkpoint import MODEL_FILE, TRANSFORMERS_FORMAT, read_metadata, write_tensors
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import calibration_of, load_model
+from bnce.runs.checkpoint import TRANSFORMERS_FORMAT, write_tensors
+from bnce.runs.directory import MODEL_FILE, Run
+from bnce.runs.model_file import RUN_KEY, calibration_of, load_model, read_metadata
 from bnce.version import __version__
 
 CODE_FILE = "modeling_bnce.py"
 _SPECIAL_IDS = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
 
 
-def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
+def export_transformers(run: Run, out: str | Path) -> dict[str, Any]:
     """Write model, code, tokenizer and settings; give the largest difference from PyTorch and what is allowed."""
     refuse_unknown_body(run, "transformers")
     need("transformers", "Export to transformers", "export")
@@ -41,7 +41,7 @@ def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
     with files.atomic_directory(out) as partial:
         run.copy_description(partial)
         # The library reads only files that carry its own mark; names and tensors are those of a run's model.
-        metadata = {"bnce": __version__, **run.identity, **calibration_of(read_metadata(run.path / MODEL_FILE))}
+        metadata = {"bnce": __version__, RUN_KEY: run.digest, **calibration_of(read_metadata(run.path / MODEL_FILE))}
         write_tensors(partial / MODEL_FILE, model.state_dict(), TRANSFORMERS_FORMAT, metadata)
         shutil.copyfile(Path(__file__).with_name(CODE_FILE), partial / CODE_FILE)
         files.write_json(partial / "config.json", _config(run, model))
@@ -92,7 +92,7 @@ def _no_progress() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _config(run: RunDirectory, model: LanguageModel) -> dict[str, Any]:
+def _config(run: Run, model: LanguageModel) -> dict[str, Any]:
     sizes = run.config.model
     return {
         "model_type": "bnce",

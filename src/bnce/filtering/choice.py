@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bnce import files
 from bnce.errors import UserError, argument
-from bnce.reading import read_object
+from bnce.files import read_object
 
 FORMAT, VERSION = "bnce-thresholds", 1
 BUCKETS = ("head", "middle", "tail")

@@ -19,7 +19,7 @@ from bnce.filtering.cutting import CutBlock, Cutter, Fields, WordCutter, open_mo
 from bnce.filtering.shards import Block
 from bnce.filtering.streams import Ids, StreamScorer
 from bnce.filtering.writing import Scores, rounded
-from bnce.runs.export_record import is_exported
+from bnce.scoring.export_record import is_exported
 from bnce.scoring.loading import MIXTURE_ENDING, load, mixture_components
 from bnce.scoring.model import Model, no_spelling
 from bnce.scoring.run_model import RunModel

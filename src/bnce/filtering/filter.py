@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from bnce import files
 from bnce.corpus.sharing import check_shared, see_files
 from bnce.errors import UserError, argument
+from bnce.files import digest_record, read_object
 from bnce.filtering.choice import Choice, Distribution, read_thresholds, write_thresholds
 from bnce.filtering.engine import CHECKED_DOCUMENTS, Scoring, check_scoring, open_engine
 from bnce.filtering.handover import ahead
@@ -34,7 +35,6 @@ from bnce.filtering.shard_work import REPORTS, Plan, filter_alone, filter_shards
 from bnce.filtering.shards import Shard, find_shards
 from bnce.machine.threads import num_cores
 from bnce.machine.workers import Processes, map_in_order
-from bnce.reading import digest_record, read_object
 from bnce.scoring.fingerprint import fingerprint
 from bnce.scoring.loading import model_files
 from bnce.text.sources import source_bytes

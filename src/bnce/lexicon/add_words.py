@@ -22,7 +22,7 @@ from torch import Tensor
 from bnce import files
 from bnce.corpus.vocabulary import SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.runs.directory import LEXICON_FILE, RunDirectory, read_summary
+from bnce.runs.directory import Run, read_summary
 from bnce.runs.model_file import calibration_of, read_weights, save_weights
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
 from bnce.text.sources import read_lines
@@ -31,7 +31,7 @@ TABLES = ("embedding", "output.weight", "output.bias")
 KEPT_UNKNOWN = 0.1  # of <unk>: texts to come have unknown words as well
 
 
-def add_words(run: RunDirectory, out: str | Path, wanted: Mapping[str, int]) -> dict[str, Any]:
+def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str, Any]:
     """Write a run with more words to `out`, and say what was done; `run` stays as it is.
 
     `wanted` says how often each word occurs in a text of the training text's size.
@@ -48,19 +48,21 @@ def add_words(run: RunDirectory, out: str | Path, wanted: Mapping[str, int]) -> 
     size_before = sum(tensors[name].numel() for name in TABLES)
     counts = share_unknown(tensors, run.target_counts, np.array(list(new.values()), dtype=np.float64))
     vocabulary, spelling = Vocabulary([*run.vocabulary.words, *new]), SpellingModel.of_run(run.path)
-    summary = {**read_summary(run.path), "vocab_size": len(vocabulary), "vocabulary_digest": vocabulary.digest}
+    summary = {
+        **read_summary(run.path),
+        "vocab_size": len(vocabulary),
+        "vocabulary_digest": vocabulary.digest,
+        "words_added": {"run": str(run.path), "num_added": len(new)},
+    }
     for key in ("num_parameters", "num_table_parameters"):
         if isinstance(summary.get(key), int):
             summary[key] += sum(tensors[name].numel() for name in TABLES) - size_before
     with files.atomic_directory(out) as partial:
-        made = RunDirectory(partial, run.config, vocabulary, run.normaliser, counts)
-        made.write_description()
         if spelling is not None:
             spelling.leaving_out(vocabulary.words).write(partial / SPELLING_FILE)
-        # After the files whose digests the model file holds.
+        made = Run.lay_out(partial, run.config, vocabulary, run.normaliser, counts, texts={})
         save_weights(made, tensors, int(metadata.get("step", 0)), calibration_of(metadata))
         made.write_json("summary.json", summary)  # without the figures of the old run's words
-        made.write_json(LEXICON_FILE, {"run": str(run.path), "num_added": len(new)})
     return {
         "num_words_before": len(run.vocabulary),
         "num_words_after": len(vocabulary),
@@ -87,7 +89,7 @@ def share_unknown(
     return counts.round().astype(np.int64)
 
 
-def read_new_words(path: str, run: RunDirectory) -> dict[str, int]:
+def read_new_words(path: str, run: Run) -> dict[str, int]:
     """Read words to add and their counts: WORD, or WORD TAB COUNT; without a count a word is as rare as the rarest."""
     most = int(run.target_counts.sum())
     rarest = int(min((count for count in run.target_counts[len(SPECIALS) :] if count), default=1))

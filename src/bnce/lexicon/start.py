@@ -22,7 +22,7 @@ from bnce.errors import UserError, argument
 from bnce.language_model import LanguageModel
 from bnce.lexicon.add_words import TABLES, share_unknown
 from bnce.registry import LOG_Z, Loss, ModelConfig, find
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model, read_weights
 from bnce.settings import RunConfig, Setting
 from bnce.training.run import Start
@@ -45,7 +45,7 @@ def inherited_settings(source: RunConfig, model: str, loss: str) -> list[Setting
     return [("model.dropout", source.model.dropout), *((f"{section}.{key}", value) for section, key, value in shared)]
 
 
-def check_same_network(config: RunConfig, source: RunDirectory) -> None:
+def check_same_network(config: RunConfig, source: Run) -> None:
     """Refuse settings under which the weights of a run do not fit, naming all that differ."""
     before, now = source.config, config
     for loss in (before.loss, now.loss):
@@ -65,7 +65,7 @@ def check_same_network(config: RunConfig, source: RunDirectory) -> None:
         )
 
 
-def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray, loss: Loss) -> Start:
+def start_from(source: Run, vocabulary: Vocabulary, counts: np.ndarray, loss: Loss) -> Start:
     """Take a run's best model as the start of another, with these words, target counts and loss."""
     tensors, metadata = read_weights(source)
     known, counts_V = source.vocabulary, source.target_counts.astype(np.float64)
@@ -97,7 +97,7 @@ def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray,
     return Start(tensors, record)
 
 
-def _keep_constant(source: RunDirectory, tensors: dict[str, Tensor], loss: Loss) -> None:
+def _keep_constant(source: Run, tensors: dict[str, Tensor], loss: Loss) -> None:
     """Shift the biases so that scores are normalised by the constant of the settings, not by another one."""
     log_z, before = tensors["output.log_z"].clone(), source.config.loss
     if not getattr(before, "learn_log_z", False):

@@ -13,8 +13,8 @@ from bnce import files
 from bnce.corpus.meter import Progress
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError
+from bnce.files import parse_object
 from bnce.ngrams.kneser_ney import Order
-from bnce.reading import parse_object
 from bnce.text.normalise import Normaliser
 
 # An n-gram model of another tool does not say how its text was cut: it takes words as they stand.

@@ -17,7 +17,7 @@ from bnce.corpus.store import Corpus, is_corpus
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError, argument
 from bnce.ngrams.arpa import START_WORD
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.text.blocks import gather
 from bnce.text.intake import find_files, read_text, text_bytes
 from bnce.text.normalise import Normaliser
@@ -51,7 +51,7 @@ def read_vocabulary(path: Path) -> tuple[Vocabulary, Normaliser | None]:
         corpus = Corpus.open(path)
         return corpus.vocabulary, corpus.normaliser
     if path.is_dir():
-        run = RunDirectory.open(path)
+        run = Run.open(path)
         return run.vocabulary, run.normaliser
     return Vocabulary.read(path), None
 

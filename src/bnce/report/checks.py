@@ -21,8 +21,8 @@ from bnce.machine.devices import describe_device
 from bnce.noise import Noise
 from bnce.output_layer import OutputLayer
 from bnce.registry import LOSSES, Loss
-from bnce.runs.checkpoint import MODEL_FILE, STATE_FORMAT, read_tensors, state_files
-from bnce.runs.directory import RunDirectory, read_summary
+from bnce.runs.checkpoint import STATE_FORMAT, read_tensors, state_files
+from bnce.runs.directory import MODEL_FILE, RUN_FILE, Run, read_summary
 from bnce.runs.metrics import METRICS_FILE
 from bnce.runs.model_file import load_model
 from bnce.version import __version__
@@ -80,11 +80,11 @@ def check_directory(path: Path) -> list[Check]:
         raise UserError(
             f"'{path}' is neither a run nor a corpus: give a directory from 'bnce train' or 'bnce prepare'."
         )
-    checks = [_check("config.toml", _read, RunDirectory.open, path)]
+    checks = [_check(RUN_FILE, _read, Run.open, path)]
     # Every run has a model after its first evaluation, unless an experiment removed it.
     expected = (path / METRICS_FILE).is_file() and not read_summary(path).get("model_removed")
     if expected or os.path.lexists(path / MODEL_FILE):
-        checks.append(_check(MODEL_FILE, _read, lambda: load_model(RunDirectory.open(path))))
+        checks.append(_check(MODEL_FILE, _read, lambda: load_model(Run.open(path))))
     return checks + [_check(state.name, _read, read_tensors, state, STATE_FORMAT) for state in state_files(path)]
 
 

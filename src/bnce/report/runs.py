@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError
-from bnce.reading import parse_toml, read_object
+from bnce.files import parse_toml, read_object
 from bnce.runs.metrics import METRICS_FILE, read_metrics
 from bnce.settings import check_format
 
@@ -116,9 +116,6 @@ def printable(value: str) -> str:
 def _not_a_run(path: Path) -> UserError:
     if not path.exists():
         return UserError(f"There is no run directory '{path}': give directories from 'bnce train'.")
-    from bnce.runs.directory import refuse_exported  # PyTorch comes with it
-
-    refuse_exported(path)
     inside = sorted(found.parent.name for found in path.glob("*/config.toml")) if path.is_dir() else []
     hint = f"give the runs inside it, such as '{path / inside[0]}'" if inside else "give a directory from 'bnce train'"
     return UserError(f"'{path}' is not a run directory, because it has no config.toml: {hint}.")
@@ -161,10 +158,8 @@ def _read_metrics(path: Path) -> tuple[Mapping[str, Any], ...]:
         metrics = read_metrics(path)
     except OSError as error:
         raise UserError(f"'{path / METRICS_FILE}' cannot be read ({error.strerror}): leave this run out.") from error
-    # A crash while writing tears the last line, and only that one.
-    if lines := [number for number in metrics.damaged if number < metrics.num_lines]:
+    for number, why in metrics.damaged.items():
         raise UserError(
-            f"Line {lines[0]} of '{path / METRICS_FILE}' is damaged ({metrics.damaged[lines[0]]}): remove that line or "
-            "leave this run out."
+            f"Line {number} of '{path / METRICS_FILE}' is damaged ({why}): remove that line or leave this run out."
         )
     return tuple(metrics.records)

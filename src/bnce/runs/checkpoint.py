@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,9 @@ from bnce import files
 from bnce.errors import UserError, argument
 from bnce.runs.packed_rows import unpack_rows
 
-VERSION = "1"
-STATE_FORMAT = "bnce-state"
-MODEL_FORMAT = "bnce-model"
+STATE_FORMAT = "bnce-state-2"
+MODEL_FORMAT = "bnce-model-2"
 TRANSFORMERS_FORMAT = "pt"  # what the transformers library writes, and insists on
-MODEL_FILE = "model.safetensors"
 NUM_KEPT_STATES = 2
 
 
@@ -95,7 +92,7 @@ def load_newest_state(directory: Path, check: Callable[[Path, Mapping[str, str]]
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], kind: str, metadata: Mapping[str, str]) -> None:
     """Write tensors with their checksum and kind."""
     on_host = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    header = {**metadata, "format": kind, "version": VERSION}
+    header = {**metadata, "format": kind}
     header["checksum"] = _checksum(on_host, header)
     with files.atomic_file(path) as partial:
         partial.touch()
@@ -139,22 +136,10 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return unpack_rows(tensors), metadata
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """Read what a file says beside its tensors, without these and so without its checksum."""
-    with _opened(path) as file:
-        return dict(file.metadata() or {})
-
-
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    with _opened(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            yield file
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UserError(f"'{path}' is incomplete or not a safetensors file ({error}).") from error
 
@@ -162,10 +147,6 @@ def _opened(path: Path) -> Iterator[Any]:
 def _check(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], kind: str) -> None:
     if metadata.get("format") != kind:
         raise UserError(f"'{path}' is not a {kind} file: it says '{metadata.get('format', 'nothing')}'.")
-    if metadata.get("version") != VERSION:
-        raise UserError(
-            f"'{path}' has version {metadata.get('version')} of the {kind} format: this bnce reads {VERSION}."
-        )
     if metadata.pop("checksum", None) != _checksum(tensors, metadata):
         raise UserError(f"'{path}' is damaged: its checksum does not match its contents.")
 

@@ -1,27 +1,28 @@
 """A run on disk: what it was asked to do, what it has learned, and what was measured on the way.
 
-RUN/config.toml        every setting that decides what is computed
+RUN/run.json           what never changes, and makes its weights mean what they mean: how text becomes words, the
+                       settings of the network, digests of the texts, and hashes of the next three files
 RUN/vocab.txt          the words, one per line; the line number is the id
-
 RUN/counts.npy         how often each word is a target that is trained on: the noise, and where the bias starts
-RUN/normaliser.json    how text becomes words, so that new text can be read the same way
+RUN/spelling.safetensors   how words outside the vocabulary are spelt; from the corpus, if that has it
+RUN/config.toml        every setting that decides what is computed
 RUN/summary.json       size, speed, machine, command, and whether the run has finished
 RUN/metrics.jsonl      one line per evaluation on validation
 RUN/evaluation.json    the model on the test split, once the run has finished
 RUN/model.safetensors  the model with the best validation perplexity so far; its metadata tell of a calibration
 RUN/state-*            the newest states a run can be resumed from
 RUN/tensorboard/       the same figures as TensorBoard events
-RUN/lexicon.json       how the vocabulary was changed after training, if it was: such a run is not trained further
-RUN/spelling.safetensors   how words outside the vocabulary are spelt; from the corpus, if that has it
+
+Nothing here loads PyTorch but the making of a new run.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import io
-import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,31 +31,23 @@ from typing import Any
 import numpy as np
 
 from bnce import files
-from bnce.corpus.manifest import MANIFEST_FILE
 from bnce.corpus.store import Corpus
-from bnce.corpus.streams import training_streams
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
 from bnce.evaluation.breakdown import WordCounts
-from bnce.reading import map_array, read_object
-from bnce.runs.checkpoint import MODEL_FILE, read_metadata
-from bnce.runs.identity import find_changes, identify
+from bnce.files import map_array, parse_toml, read_manifest, read_object, verify, write_manifest
 from bnce.settings import RunConfig, read_config, to_toml
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser, tell_differences
 
-DESCRIPTION_FILES = ("config.toml", "vocab.txt", "counts.npy", "normaliser.json")
-LEXICON_FILE = "lexicon.json"
-RUN_FILES = (
-    *DESCRIPTION_FILES,
-    MODEL_FILE,
-    SPELLING_FILE,
-    *("summary.json", "metrics.jsonl", "evaluation.json", LEXICON_FILE),
-)
+FORMAT = 3
+RUN_FILE, CONFIG_FILE, MODEL_FILE = "run.json", "config.toml", "model.safetensors"
+WORD_FILES = ("vocab.txt", "counts.npy", SPELLING_FILE)
+RUN_FILES = (RUN_FILE, *WORD_FILES, CONFIG_FILE, MODEL_FILE, "summary.json", "metrics.jsonl", "evaluation.json")
 
 
 @dataclass(frozen=True)
-class RunDirectory:
+class Run:
     """An open run directory."""
 
     path: Path
@@ -62,123 +55,121 @@ class RunDirectory:
     vocabulary: Vocabulary
     normaliser: Normaliser
     target_counts: np.ndarray
+    texts: Mapping[str, str]  # digests of the splits that it was made for
+    digest: str  # of run.json: weights and states carry it
 
     @classmethod
-    def create(cls, path: str | Path, config: RunConfig, corpus: Corpus) -> RunDirectory:
+    def create(cls, path: str | Path, config: RunConfig, corpus: Corpus) -> Run:
         """Lay out a new run; it appears whole or not at all."""
+        from bnce.corpus.streams import training_streams
+
         path = Path(path)
         counts = training_streams(config.training, corpus).count_targets(len(corpus.vocabulary))
         with files.atomic_directory(path) as partial:
-            cls(partial, config, corpus.vocabulary, corpus.normaliser, counts).write_description()
             if (spelling := corpus.spelling_file) is not None:
                 shutil.copyfile(spelling, partial / SPELLING_FILE)
-        return cls.open(path)
-
-    def write_description(self) -> None:
-        """Write what the run was asked to do into its directory."""
-        (self.path / "config.toml").write_text(to_toml(self.config), encoding="utf-8")
-        self.vocabulary.write(self.path / "vocab.txt")
-        counts = io.BytesIO()  # written by hand: NumPy's error does not say that the disk is full
-        np.save(counts, self.target_counts, allow_pickle=False)
-        (self.path / "counts.npy").write_bytes(counts.getvalue())
-        normaliser = json.dumps(self.normaliser.to_dict(), indent=2)
-        (self.path / "normaliser.json").write_text(normaliser + "\n", encoding="utf-8")
+            texts = corpus.manifest.hashes
+            made = cls.lay_out(partial, config, corpus.vocabulary, corpus.normaliser, counts, texts)
+        return dataclasses.replace(made, path=path)
 
     @classmethod
-    def open(cls, path: str | Path) -> RunDirectory:
-        """Open a run directory, refusing what is none."""
+    def lay_out(
+        cls,
+        directory: Path,
+        config: RunConfig,
+        vocabulary: Vocabulary,
+        normaliser: Normaliser,
+        target_counts: np.ndarray,
+        texts: Mapping[str, str],
+    ) -> Run:
+        """Make a run without weights of a directory, in which its spelling model may be."""
+        files.write_text(directory / CONFIG_FILE, to_toml(config))
+        vocabulary.write(directory / "vocab.txt")
+        counts = io.BytesIO()  # written by hand: NumPy's error does not say that the disk is full
+        np.save(counts, target_counts, allow_pickle=False)
+        (directory / "counts.npy").write_bytes(counts.getvalue())
+        record = {
+            "format": FORMAT,
+            "normaliser": normaliser.to_dict(),
+            "network": _network_settings(config),
+            "texts": dict(texts),
+        }
+        names = [name for name in WORD_FILES if (directory / name).exists()]
+        digest = write_manifest(directory, RUN_FILE, record, names)
+        return cls(directory, config, vocabulary, normaliser, target_counts, texts, digest)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """Open a run directory, refusing what is none, and one with files that are not those it was made with."""
         if not isinstance(path, str | os.PathLike):
             raise UserError(f"The run directory is a {type(path).__name__}: give its path, a string or a Path.")
         path = Path(path)
-        if not (path / "config.toml").is_file():
-            refuse_exported(path)
+        if not (path / CONFIG_FILE).is_file():
             if not path.exists():
                 raise UserError(f"'{path}' does not exist: check the path.")
-            if (path / MANIFEST_FILE).is_file():
-                raise UserError(f"'{path}' is a corpus, not a run: give a directory from 'bnce train'.")
             raise UserError(
-                f"'{path}' is not a run directory: it has no config.toml. Give a directory from 'bnce train'."
+                f"'{path}' is not a run directory: it has no {CONFIG_FILE}. Give a directory from 'bnce train'."
             )
-        config = read_config(path / "config.toml")
-        normaliser, counts = read_normaliser(path), read_counts(path)
-        vocabulary = Vocabulary.read(path / "vocab.txt")
-        if len(counts) != len(vocabulary):
+        config = read_config(path / CONFIG_FILE)
+        try:
+            record = read_manifest(path, RUN_FILE, FORMAT)
+            for name in WORD_FILES:
+                verify(path, record, name)
+            if _network_settings(config) != record["network"]:
+                raise ValueError(f"[model] in {CONFIG_FILE} has changed since it was written")
+        except ValueError as error:
             raise UserError(
-                f"The run directory '{path}' is damaged: counts.npy and vocab.txt differ in size; train it again."
-            )
-        return cls(path, config, vocabulary, normaliser, counts)
+                f"The run directory '{path}' is damaged or of another version: {error}; restore its files, or train it "
+                "again."
+            ) from error
+        counts = np.array(map_array(path / "counts.npy"))
+        vocabulary, normaliser = Vocabulary.read(path / "vocab.txt"), Normaliser.from_dict(record["normaliser"])
+        return cls(path, config, vocabulary, normaliser, counts, record["texts"], record["sha256"])
 
     @property
     def origin(self) -> dict[str, str]:
         """What a state says of the run it is of."""
-        return {"settings": to_toml(self.config), "vocabulary": self.vocabulary.digest}
+        return {"settings": to_toml(self.config), "run": self.digest}
 
     def write_config(self) -> None:
         """Write settings that changed when the run was resumed."""
-        files.write_text(self.path / "config.toml", to_toml(self.config))
+        files.write_text(self.path / CONFIG_FILE, to_toml(self.config))
 
     @property
     def word_counts(self) -> WordCounts:
         """The words and their counts, as an evaluation in detail wants them."""
         return WordCounts(self.vocabulary.words, self.target_counts)
 
-    @property
-    def identity(self) -> dict[str, str]:
-        """What a model file says of the files beside it."""
-        return identify(self.path, self.vocabulary, self.target_counts, self.normaliser, self.config.model)
-
     def copy_description(self, directory: Path) -> None:
         """Copy what makes a directory with a model file of its own a run, too."""
-        spelling = [SPELLING_FILE] if (self.path / SPELLING_FILE).is_file() else []
-        for name in (*DESCRIPTION_FILES, *spelling):
-            shutil.copyfile(self.path / name, directory / name)
+        for name in (RUN_FILE, *WORD_FILES, CONFIG_FILE):
+            if (self.path / name).exists():
+                shutil.copyfile(self.path / name, directory / name)
 
-    def check_vocabulary(self, corpus: Corpus) -> None:
-        """Refuse a corpus whose ids mean other words, or whose words got other ids."""
-        self._check_spelling()
+    def check_words(self, corpus: Corpus) -> None:
+        """Refuse a corpus whose ids mean other words, or whose text was not cut into words as the run's was."""
         if corpus.vocabulary.digest != self.vocabulary.digest:
             raise UserError(
                 f"The corpus '{corpus.directory}' has another vocabulary ({len(corpus.vocabulary)} words) than the run "
                 f"'{self.path}' ({len(self.vocabulary)} words): prepare it with "
                 f"{argument('vocabulary_file', self.path / 'vocab.txt')}."
             )
-
-    def check_words(self, corpus: Corpus) -> None:
-        """Refuse a corpus whose ids mean other words, or whose text was not cut into words as the run's was."""
-        self.check_vocabulary(corpus)
-        self.check_normaliser(corpus)
-
-    def check_normaliser(self, corpus: Corpus) -> None:
-        """Refuse a corpus whose text was not cut into words as the run's was."""
         if corpus.normaliser != self.normaliser:
             raise UserError(
-                f"The corpus '{corpus.directory}' was not cut into words as the run '{self.path}' says in "
-                f"normaliser.json ({tell_differences(corpus.normaliser, self.normaliser)}): prepare its text again "
-                "with the settings of the run, or restore normaliser.json if it was changed."
+                f"The corpus '{corpus.directory}' was not cut into words as the text of the run '{self.path}' was "
+                f"({tell_differences(corpus.normaliser, self.normaliser)}): prepare its text again with the settings "
+                "of the run."
             )
-
-    def _check_spelling(self) -> None:
-        """Refuse a spelling model that came, went or changed after the model was written: the next would accept it."""
-        try:
-            written = read_metadata(self.path / MODEL_FILE)
-        except UserError:  # not written yet, or torn: whoever needs it says so
-            return
-        # Of the others, a setting may change when a run is resumed.
-        if changes := find_changes({key: written[key] for key in ("spelling",) if key in written}, self.identity):
-            raise damaged_files(self.path, changes)
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Write one of the run's JSON files."""
         files.write_json(self.path / name, record)
 
 
-def refuse_exported(path: Path) -> None:
-    """Refuse a directory from `bnce export --to onnx` by its name, where a run is needed."""
-    if (path / "body.onnx").is_file():
-        raise UserError(
-            f"'{path}' is not a run directory but one exported to ONNX, which 'bnce score', 'rescore', "
-            "'generate', 'surprisal', 'interpolate' and 'serve' open: give the run that was exported."
-        )
+def _network_settings(config: RunConfig) -> dict[str, Any]:
+    """Give the settings of the network, as config.toml has them."""
+    settings: dict[str, Any] = parse_toml(to_toml(config).encode())["model"]
+    return settings
 
 
 def hold_run(path: Path) -> AbstractContextManager[None]:
@@ -202,35 +193,3 @@ def read_status(path: Path) -> str | None:
 def is_finished(path: Path) -> bool:
     """Say whether a run has reached its end."""
     return read_status(path) == "finished"
-
-
-def read_normaliser(path: Path) -> Normaliser:
-    """Read how a run's text becomes words."""
-    try:
-        return Normaliser.from_dict(read_object(path / "normaliser.json"))
-    except ValueError as error:
-        raise _damaged(path, "normaliser.json", error) from error
-
-
-def read_counts(path: Path) -> np.ndarray:
-    """Read how often each word of a run is trained on."""
-    try:
-        counts = np.array(map_array(path / "counts.npy"))
-        if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.min(initial=0) < 0:
-            raise ValueError("it is not a list of counts")
-    except ValueError as error:
-        raise _damaged(path, "counts.npy", error) from error
-    return counts
-
-
-def damaged_files(path: Path, changes: Iterable[str]) -> UserError:
-    """Say which files are not those that a run's model was written with."""
-    return UserError(f"The run directory '{path}' is damaged: {'. '.join(changes)}.")
-
-
-def _damaged(path: Path, file: str, error: ValueError) -> UserError:
-    reason = str(error).rstrip(".")
-    return UserError(
-        f"The run directory '{path}' is incomplete or damaged: {file} cannot be read ({reason}); "
-        "restore the file, or train the run again."
-    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from bnce import files
 from bnce.errors import shown
-from bnce.reading import parse_object
+from bnce.files import parse_object
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -22,13 +22,7 @@ class Metrics:
     """The evaluations of a run by their steps, and what is wrong with the file, by the numbers of its lines."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
-    damaged: dict[int, str] = field(default_factory=dict)  # lines that are no evaluation; a crash tears the last one
-    num_lines: int = 0
-
-    @property
-    def lowest_ppl_f(self) -> float | None:
-        """The lowest validation PPLf; None where there is none."""
-        return min((record["ppl_f"] for record in self.records if record["ppl_f"] is not None), default=None)
+    damaged: dict[int, str] = field(default_factory=dict)  # lines that are no evaluation
 
 
 def read_metrics(directory: Path) -> Metrics:
@@ -37,7 +31,7 @@ def read_metrics(directory: Path) -> Metrics:
         lines = (directory / METRICS_FILE).read_bytes().splitlines()
     except FileNotFoundError:
         return Metrics()
-    metrics = Metrics(num_lines=len(lines))
+    metrics = Metrics()
     records = metrics.records
     for number, line in enumerate(lines, start=1):
         try:
@@ -48,7 +42,8 @@ def read_metrics(directory: Path) -> Metrics:
                 if type(record[key]) not in kinds:
                     raise ValueError(f"its {key} is {shown(record[key])}")
         except ValueError as error:
-            metrics.damaged[number] = str(error)
+            if number < len(lines):  # a crash may tear the last
+                metrics.damaged[number] = str(error)
             continue
         while records and records[-1]["step"] >= record["step"]:
             records.pop()

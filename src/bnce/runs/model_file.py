@@ -1,33 +1,53 @@
-"""A run's network: built as its settings say, and the best one so far written and read back."""
+"""A run's best model so far: its network built, written and read back, and what its file says beside the tensors.
+
+PyTorch is loaded by what needs tensors, and by nothing else here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import contextlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+from safetensors import SafetensorError, safe_open
 
 from bnce.errors import UserError, argument
-from bnce.language_model import LanguageModel
-from bnce.noise import make_noise
-from bnce.reading import parse_object
-from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_metadata, read_model, write_tensors
-from bnce.runs.directory import RunDirectory, damaged_files
-from bnce.runs.identity import find_changes
-from bnce.runs.metrics import read_metrics
+from bnce.files import parse_object
+from bnce.runs.directory import MODEL_FILE, Run
 
-CALIBRATION = "calibration"  # in a model file's metadata: what scores are divided by was fitted after training
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bnce.language_model import LanguageModel
+
+RUN_KEY, CALIBRATION = "run", "calibration"  # in the metadata: the digest of run.json; what was fitted after training
+# The parts of a network in the order it has them, and the names of their tensors, without the scales of packed rows.
+_PARTS = {
+    "embedding": "embedding",
+    "body": r"body\..*",
+    "output_weight": r"output\.weight",
+    "output_bias": r"output\.bias",
+    "log_z": r"output\.log_z",
+    "output_structure": r"output\.structure\..*(?<!\.scale)",
+}
 
 
-def build_model(run: RunDirectory, device: str = "cpu") -> LanguageModel:
+def build_model(run: Run, device: str = "cpu") -> LanguageModel:
     """Build the network that a run trains, at its start; on `meta` it has shapes and no values."""
+    import torch
+
+    from bnce.language_model import LanguageModel
+    from bnce.noise import make_noise
+
     noise = make_noise(run.config.loss, run.target_counts)
     with torch.device(device):
         return LanguageModel(run.config.model, run.config.loss, noise)
 
 
-def load_model(run: RunDirectory, device: str = "cpu") -> LanguageModel:
+def load_model(run: Run, device: str = "cpu") -> LanguageModel:
     """Load a run's best model so far, ready for use."""
     tensors, metadata = read_weights(run)
     model = build_model(run, "meta")  # to draw 10⁹ numbers and to copy as many over them takes longer than reading
@@ -43,28 +63,54 @@ def load_model(run: RunDirectory, device: str = "cpu") -> LanguageModel:
     return model.to(device).eval()
 
 
-def read_weights(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_weights(run: Run) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a run's best model so far as tensors by name, and what its file says beside them."""
+    from bnce.runs.checkpoint import read_model
+
     path = run.path / MODEL_FILE
     if not path.is_file():
-        if read_metrics(run.path).records:
-            raise UserError(
-                f"The run '{run.path}' has figures but no model, as a row of an experiment with "
-                f"{argument('keep_models', False)} does: train it again with another {argument('out')}."
-            )
-        raise UserError(f"The run '{run.path}' has no model yet: train it up to its first evaluation.")
+        raise UserError(
+            f"The run '{run.path}' has no model: train it up to its first evaluation, or, if it is a row of an "
+            f"experiment with {argument('keep_models', False)}, again with another {argument('out')}."
+        )
     tensors, metadata = read_model(path)
-    if changes := find_changes(metadata, run.identity):
-        raise damaged_files(run.path, changes)
+    if metadata.get(RUN_KEY, run.digest) != run.digest:  # that of another program does not say
+        raise UserError(
+            f"'{path}' is the model of another run, with other words, counts or settings: restore the file, or train "
+            "the run again."
+        )
     return tensors, metadata
 
 
 def save_weights(
-    run: RunDirectory, tensors: Mapping[str, Tensor], step: int, calibration: Mapping[str, str] | None = None
+    run: Run, tensors: Mapping[str, Tensor], step: int, calibration: Mapping[str, str] | None = None
 ) -> None:
     """Keep a model, known by its `state_dict`, as the run's best so far; `calibration` is that of another file."""
-    metadata = {"step": str(step), **run.identity, **(calibration or {})}
+    from bnce.runs.checkpoint import MODEL_FORMAT, write_tensors
+
+    metadata = {"step": str(step), RUN_KEY: run.digest, **(calibration or {})}
     write_tensors(run.path / MODEL_FILE, tensors, MODEL_FORMAT, metadata)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Read what a file says beside its tensors, without these and so without its checksum."""
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
+
+
+def count_parameters(run: Run) -> dict[str, int] | None:
+    """Count the parameters of each part by the shapes in the model file; None where there is no model yet."""
+    if not (run.path / MODEL_FILE).is_file():
+        return None
+    with _opened(run.path / MODEL_FILE) as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    if not getattr(run.config.loss, "learn_log_z", False):  # then it is no parameter
+        shapes.pop("output.log_z", None)
+    counts = {
+        part: sum(math.prod(shape) for name, shape in shapes.items() if re.fullmatch(names, name))
+        for part, names in _PARTS.items()
+    }
+    return {part: count for part, count in counts.items() if count}
 
 
 def calibration_of(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -72,8 +118,17 @@ def calibration_of(metadata: Mapping[str, str]) -> dict[str, str]:
     return {CALIBRATION: metadata[CALIBRATION]} if CALIBRATION in metadata else {}
 
 
-def read_calibration(run: RunDirectory) -> dict[str, Any] | None:
+def read_calibration(run: Run) -> dict[str, Any] | None:
     """Read how a run's model was calibrated; None where it was not, or has no model."""
     path = run.path / MODEL_FILE
     found = calibration_of(read_metadata(path)) if path.is_file() else {}
     return parse_object(found[CALIBRATION]) if found else None
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="np") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"'{path}' is incomplete or not a safetensors file ({error}).") from error

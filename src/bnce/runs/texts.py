@@ -9,7 +9,7 @@ from bnce.corpus import opening
 from bnce.corpus.prepare import encode_text
 from bnce.corpus.store import Corpus, Part, first_part, is_corpus
 from bnce.errors import UserError, argument
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.settings import RunConfig
 from bnce.text.intake import DOCSTRINGS
 from bnce.text.sources import named
@@ -17,7 +17,7 @@ from bnce.text.tokenised import TokenisedSigns
 
 
 def open_part(
-    run: RunDirectory,
+    run: Run,
     *,
     split: str = "valid",
     text: str | Path | None = None,

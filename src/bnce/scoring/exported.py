@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from bnce.corpus.word_index import MappedVocabulary
 from bnce.errors import UserError, argument
-from bnce.reading import map_array
-from bnce.runs.export_record import check_quickly, damaged_export, read_record
+from bnce.files import map_array
+from bnce.scoring.export_record import damaged_export, open_record
 from bnce.scoring.onnx_engine import OnnxEngine
 from bnce.scoring.run_model import RunModel
 from bnce.spelling.model import SpellingModel
@@ -25,8 +25,7 @@ def load_exported(path: str | Path, device: str = "cpu") -> RunModel:
             f"The device is '{device}', but the exported run '{path}' is computed on the CPU by ONNX Runtime: use "
             f"{argument('device', 'cpu')}, or give the run itself."
         )
-    record = read_record(directory)
-    check_quickly(directory, record)
+    record = open_record(directory)
     engine = OnnxEngine(directory, record)
     counts = _map_counts(directory, int(record["vocab_size"]))
     vocabulary = MappedVocabulary(directory)

@@ -6,7 +6,7 @@ import fnmatch
 from pathlib import Path
 
 from bnce.errors import UserError
-from bnce.reading import digest_file, digest_record
+from bnce.files import digest_file, digest_record
 from bnce.scoring.loading import MIXTURE_ENDING, mixture_components
 
 # What a run directory has beside its model: figures, and states to go on from. Anything else may decide scores.

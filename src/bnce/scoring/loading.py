@@ -16,8 +16,9 @@ from pathlib import Path
 
 from bnce import files
 from bnce.errors import UserError
-from bnce.reading import parse_toml
-from bnce.runs.export_record import METADATA_FILE, WEIGHTS_FILE, is_exported
+from bnce.files import parse_toml
+from bnce.runs.directory import RUN_FILES
+from bnce.scoring.export_record import METADATA_FILE, WEIGHTS_FILE, is_exported
 from bnce.scoring.exported import load_exported
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.model import Model
@@ -53,9 +54,6 @@ def model_files(path: str | Path) -> Iterator[Path]:
         yield from (path / name for name in (METADATA_FILE, WEIGHTS_FILE, "vocab.txt", "counts.npy"))
         return
     if path.is_dir():
-        # It loads PyTorch, which an exported run does not need.
-        from bnce.runs.directory import RUN_FILES
-
         yield from (path / name for name in RUN_FILES)
         return
     yield path

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from bnce.errors import UserError
 from bnce.machine.packages import need
 from bnce.machine.threads import num_threads_without_torch
-from bnce.runs.export_record import WEIGHTS_FILE
 from bnce.scoring import engine
 from bnce.scoring.engine import Engine, Floats, Ints
+from bnce.scoring.export_record import WEIGHTS_FILE
 from bnce.scoring.sampling import highest
 
 MIN_BLOCK_WORDS = 1024

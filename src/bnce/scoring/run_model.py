@@ -240,10 +240,10 @@ class RunModel(Model):
 def load_run(run: str | Path, device: str = "cpu") -> RunModel:
     """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N."""
     from bnce.machine.devices import choose_device
-    from bnce.runs.directory import RunDirectory
+    from bnce.runs.directory import Run
     from bnce.runs.model_file import load_model
 
-    opened = RunDirectory.open(Path(run))
+    opened = Run.open(Path(run))
     network = load_model(opened, str(choose_device(device)))
     spelling = SpellingModel.of_run(opened.path)
     return RunModel(network, opened.vocabulary, opened.normaliser, str(run), spelling, opened.target_counts)

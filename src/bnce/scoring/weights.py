@@ -18,7 +18,7 @@ from typing import Any
 
 from bnce import files
 from bnce.errors import UserError, shown, unknown_name
-from bnce.reading import read_object
+from bnce.files import read_object
 
 NAMES = ("am_weight", "old_lm_weight", "lm_weight", "word_penalty", "oov_penalty", "rank_weight")
 OTHER = "scores."  # before the name of another score, where weights are named

@@ -15,8 +15,8 @@ from bnce.corpus.manifest import MANIFEST_FILE
 from bnce.corpus.store import Corpus
 from bnce.errors import BusyError, DiskFullError, UserError, argument, unknown_name
 from bnce.machine.memory import release_memory
-from bnce.runs.checkpoint import MODEL_FILE, remove_states
-from bnce.runs.directory import RunDirectory, hold_run, is_finished, read_status, read_summary
+from bnce.runs.checkpoint import remove_states
+from bnce.runs.directory import MODEL_FILE, Run, hold_run, is_finished, read_status, read_summary
 from bnce.runs.resuming import check_corpus, check_same_settings
 from bnce.settings import RunConfig
 from bnce.training.plan import check_trainable, create_run
@@ -104,7 +104,7 @@ def train_rows(
             continue
         try:
             resume = (path / "config.toml").is_file()
-            run = RunDirectory.open(path) if resume else _create(path, config, corpus, device)
+            run = Run.open(path) if resume else _create(path, config, corpus, device)
             with hold_run(path), watch(config) as observer:
                 if not is_settled(path):  # by another process, while this one opened it
                     run_training(run, corpus, device, observer, resume=resume, command=command)
@@ -134,7 +134,7 @@ def is_settled(path: Path) -> bool:
     return read_status(path) in ("finished", "diverged")
 
 
-def _create(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> RunDirectory:
+def _create(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> Run:
     try:
         return create_run(path, config, corpus, device)
     except UserError as error:
@@ -165,7 +165,7 @@ def _check_rows(
             configs[row] = make_config(row)
             check_trainable(configs[row], corpus, device)
             if (path / "config.toml").is_file():  # it was begun, or even finished
-                run = RunDirectory.open(path)
+                run = Run.open(path)
                 # A corpus that was moved is known by its words and the digests of its splits.
                 check_same_settings(run.config, configs[row], path, remedy)
                 check_corpus(run, corpus)

@@ -9,7 +9,7 @@ import torch
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import UserError
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.settings import RunConfig, TrainingConfig
 
 
@@ -23,10 +23,10 @@ def check_groups(training: TrainingConfig, num_processes: int) -> None:
         )
 
 
-def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> RunDirectory:
+def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> Run:
     """Lay out a run directory, after checking that the corpus and the device, where it is known, can train it."""
     check_trainable(config, corpus, device)
-    return RunDirectory.create(out, config, corpus)
+    return Run.create(out, config, corpus)
 
 
 def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> None:

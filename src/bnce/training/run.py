@@ -21,9 +21,9 @@ from bnce.machine.processes import World
 from bnce.machine.signals import Stopped
 from bnce.machine.threads import use_threads
 from bnce.machine.torchrun import tell_place
-from bnce.runs.directory import RunDirectory, read_summary
+from bnce.runs.directory import Run, read_summary
 from bnce.runs.model_file import read_weights
-from bnce.runs.resuming import TEXTS_KEY, check_resumable, remove_unbegun
+from bnce.runs.resuming import check_resumable, remove_unbegun
 from bnce.settings import RunConfig
 from bnce.training.advice import advise_whole_text
 from bnce.training.recorder import Observer, Recorder
@@ -40,7 +40,7 @@ class Start:
 
 
 def run_training(
-    run: RunDirectory,
+    run: Run,
     corpus: Corpus,
     device: torch.device,
     observer: Observer,
@@ -130,7 +130,7 @@ def _describe_unseen(trainer: Trainer) -> str | None:
     )
 
 
-def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
+def _test(trainer: Trainer, run: Run, corpus: Corpus) -> Evaluation:
     """Evaluate the best model on test: the one at hand, or the one on disk, which takes its place."""
     if trainer.progress.best_step != trainer.progress.step:
         trainer.save_if_needed()  # as it is now, in case that the test is broken off
@@ -152,7 +152,7 @@ def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
 
 
 @contextlib.contextmanager
-def _removing_unbegun(run: RunDirectory) -> Iterator[None]:
+def _removing_unbegun(run: Run) -> Iterator[None]:
     """Remove a run that fails at its start: it shall not stand in the way of the same command, corrected."""
     try:
         yield
@@ -179,7 +179,7 @@ def _explain_full_memory(config: RunConfig) -> Iterator[None]:
         ) from error
 
 
-def summarise(trainer: Trainer, run: RunDirectory, corpus: Corpus, status: str, command: str) -> dict[str, Any]:
+def summarise(trainer: Trainer, run: Run, corpus: Corpus, status: str, command: str) -> dict[str, Any]:
     """Describe a run as it is now, for summary.json: its size, speed, machine and command, and how far it has come."""
     # While a run goes on, and where an error broke it off, its clock has not been read.
     is_timed, progress = status in ("finished", "stopped"), trainer.progress
@@ -189,7 +189,6 @@ def summarise(trainer: Trainer, run: RunDirectory, corpus: Corpus, status: str, 
         "num_table_parameters": sum(table.numel() for table in trainer.model.tables().values()),
         "vocab_size": len(run.vocabulary),
         "vocabulary_digest": run.vocabulary.digest,
-        TEXTS_KEY: dict(corpus.manifest.hashes),
         "valid_text_sha256": digest_ids(trainer.valid_ids),
         "device": ", then ".join(progress.devices),
         "processes": trainer.world.size,

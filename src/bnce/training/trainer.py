@@ -30,7 +30,7 @@ from bnce.machine.processes import World
 from bnce.machine.signals import HeldSignals, Stopped, hold_signals
 from bnce.optimisers.schedule import Schedule
 from bnce.runs.checkpoint import State, load_newest_state, save_state, state_file, state_files
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import Run
 from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
 from bnce.runs.model_file import build_model, save_weights
 from bnce.runs.resuming import check_corpus, check_state, find_differences, remove_leftovers, settings_of_state
@@ -50,7 +50,7 @@ class Trainer:
     """Trains the model of one run directory on one corpus."""
 
     def __init__(
-        self, run: RunDirectory, corpus: Corpus, device: torch.device, observer: Observer, world: World | None = None
+        self, run: Run, corpus: Corpus, device: torch.device, observer: Observer, world: World | None = None
     ) -> None:
         check_corpus(run, corpus)
         self.run, self.device, self.observer, self.world = run, device, observer, world or World()

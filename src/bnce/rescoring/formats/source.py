@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError, shown
-from bnce.reading import parse_object
+from bnce.files import parse_object
 from bnce.text.sources import named, read_lines
 from bnce.text.unpack import PACKED
 
