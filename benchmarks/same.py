@@ -444,7 +444,7 @@ ON_PURPOSE: dict[str, str] = {
     "export *: */model.json/files/*": ONE_MANIFEST,
     "export *: */model.json/format": ONE_MANIFEST,
     "export *: */model.json/sha256": ONE_MANIFEST,
-    "*run.json/*": ONE_MANIFEST,
+    "*: *run.json/*": ONE_MANIFEST,
     "export *: */num_bytes": "a record of fewer keys",
     "export *: */model_bytes": "a record of fewer keys",
 }

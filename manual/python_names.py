@@ -50,8 +50,7 @@ def _name(name: str, value: Any) -> Iterator[str]:
         yield f"The version of the package: `{value}`."
     else:
         yield f"```python\nbnce.{name}\n```"
-        yield from _docstring(type(value))
-        yield f"Names: {', '.join(f'`{kind.name}`' for kind in value)}."
+        yield f"Names: {', '.join(f'`{name}`' for name in value)}."
 
 
 def _class(title: str, value: type) -> Iterator[str]:

@@ -111,6 +111,7 @@ def test_what_cannot_be_measured(trained: Path) -> None:
 def test_a_setting_may_be_without_bound(corpus: bnce.Corpus, tmp_path: Path) -> None:
     """JSON has no infinity, and TOML, which settings are written in, has."""
     settings = {**SMALL, "training.checkpoint_seconds": math.inf, "training.max_train_tokens": 200}
+    settings["model.bottleneck_size"] = 7
     bnce.train("wiki", corpus=corpus, out=tmp_path / "run", settings=settings, device="cpu")
     assert settings_of(tmp_path / "run")["training"]["checkpoint_seconds"] == math.inf
 

@@ -22,6 +22,7 @@ from bnce.errors import DivergedError
 SMALL = [
     "model.embedding_size=6",
     "model.hidden_size=8",
+    "model.bottleneck_size=7",
     "training.batch_size=8",
     "training.max_valid_tokens=100",
 ]

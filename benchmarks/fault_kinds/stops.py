@@ -29,7 +29,7 @@ _LEAVING_SECONDS = 1.0  # for processes whose parent has ended
 _TEXT_BYTES = 24_000_000  # several blocks for each worker, each of them larger than a pipe
 _DOCUMENT_BYTES = 8_000_000
 _WORKER = b"multiprocessing.spawn"
-_DIED = "worker processes died"
+_DIED = "worker process died"
 
 KINDS = ("signal prepare", "signal filter", "worker prepare", "worker filter")
 COLUMNS = "| command | what happened to it | after (s) | seconds to the end | status |\n|---|---|---:|---:|---:|"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PARTIAL_SUFFIX = ".partial"
+PARTIALS: set[Path] = set()  # what this process is writing; left behind if it ended without clearing up
 _OWN_STREAMS = {Path("/dev/stdout"): 1, Path("/dev/stderr"): 2}  # may be files, to which others have written before
 # What a system says of a place that nothing can be written to.
 _NO_PLACE = {
@@ -115,13 +116,15 @@ def _scratch(path: Path) -> Iterator[Path]:
     """Yield a new directory beside `path`, where a rename is atomic; its lock says that this process is alive."""
     partial = _partial(path)
     _remove_stale(path)
-    partial.mkdir()
+    PARTIALS.add(partial)
     try:
+        partial.mkdir()
         with _locked(partial):
             yield partial
     finally:
         # Where nothing could be written, nothing can be removed: the first error is the one to tell.
         shutil.rmtree(partial, ignore_errors=True)
+        PARTIALS.discard(partial)
 
 
 def _partial(path: Path) -> Path:

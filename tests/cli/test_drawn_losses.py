@@ -31,7 +31,8 @@ PAIRS = [(NAMES[place % len(NAMES)], body) for place, body in enumerate(MODELS)]
 @pytest.mark.parametrize(("loss", "body"), PAIRS)
 def test_from_one_command_to_the_next(tmp_path: Path, corpus: Corpus, loss: str, body: str) -> None:
     run, text = tmp_path / "run", tmp_path / "text"
-    options = [word for setting in SETTINGS for word in ("--set", setting)]
+    sizes = [f"model.{size}=6" for size in ("bottleneck_size",) if size in MODELS[body].__struct_fields__]
+    options = [word for setting in (*SETTINGS, *sizes) for word in ("--set", setting)]
     kinds = ("--model", body, "--loss", loss, "--corpus", corpus.directory, "--out", run)
     run_command("train", "wiki", *kinds, *options, "--device", "cpu", "--json")
     record = run_command("evaluate", run, "--corpus", corpus.directory, "--device", "cpu", "--json").json

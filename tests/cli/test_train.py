@@ -93,7 +93,7 @@ def test_a_part_of_the_text_is_told_and_the_run_has_a_name_by_default(
 
 def test_a_softmax_run_prints_one_perplexity(bnce: Command, corpus: Path, place: Path) -> None:
     options = ["--corpus", corpus, "--loss", "softmax", "--model", "ffnn", "--out", place / "run"]
-    outcome = bnce("train", "wiki", *options, *settings("training.max_train_tokens=200"))
+    outcome = bnce("train", "wiki", *options, *settings("training.max_train_tokens=200", "model.bottleneck_size=7"))
     assert outcome.status == 0, outcome.stderr
     assert "PPLn" not in outcome.stdout + outcome.stderr
     assert "PPLf" in outcome.stdout
@@ -297,7 +297,7 @@ class TestRefusals:
     def test_a_model_worse_than_guessing(self, bnce: Command, corpus: Path, place: Path) -> None:
         """Its numbers are finite, and mean nothing: no figures of it, and the rates are told to be much lower."""
         rates = ["optimiser.learning_rate=10", "optimiser.body_learning_rate=10", "optimiser.clip_norm=1e6"]
-        changes = [*rates, "optimiser.name=rowwise-adam", "optimiser.schedule=halve"]
+        changes = [*rates, "optimiser.name=rowwise-adam", "optimiser.schedule=halve", "model.bottleneck_size=7"]
         outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings(*changes))
         assert outcome.status == 1
         assert outcome.stdout == ""

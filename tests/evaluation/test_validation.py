@@ -68,7 +68,9 @@ def test_validation_in_training_is_that_of_plain_windows_to_the_bit(body: str, t
     valid = random_ids(NUM_VALID + 100, seed=7)
     corpus = write_corpus(tmp_path / "corpus", {"train": random_ids(2000), "valid": valid, "test": random_ids(50)})
     run = tmp_path / "run"
-    bnce.train("wiki", corpus=corpus, out=run, model=body, loss="bnce", settings=SMALL, device="cpu")
+    sizes = {"model.bottleneck_size": 5} if hasattr(bnce.MODELS[body], "bottleneck_size") else {}
+    settings = {**SMALL, **sizes}
+    bnce.train("wiki", corpus=corpus, out=run, model=body, loss="bnce", settings=settings, device="cpu")
     record = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     model = trained_model(run)
     with torch.no_grad():

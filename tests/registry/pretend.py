@@ -77,7 +77,7 @@ class Sign(Optimiser):
             self.tables[name].index_add_(0, words_N, -0.1 * self.rate * grad_ND.sign())
         for name, grad_VD in gradients.dense.items():
             self.tables[name].sub_(0.1 * self.rate * grad_VD.sign())
-        self.body.flat.sub_(0.1 * self.body_rate * gradients.body.sign())
+        self.body.flat.sub_(0.1 * self.rate * gradients.body.sign())
 
 
 @bnce.register

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from bnce import files
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -72,7 +74,7 @@ def raise_on_signals() -> Iterator[None]:
     """Let a signal raise `Stopped` wherever the program is."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if _loads_a_library(frame):
+        if _loads_a_library(frame) and not files.PARTIALS:
             _end_at_once(Stopped(number))
         signal.signal(number, signal.SIG_DFL)
         raise Stopped(number)
@@ -92,7 +94,7 @@ def _loads_a_library(frame: FrameType | None) -> bool:
     while frame is not None:
         spec = frame.f_globals.get("__spec__")
         if frame.f_code.co_name == "<module>" and spec is not None and getattr(spec, "_initializing", False):
-            return str(spec.name).partition(".")[0] != "bnce"
+            return str(spec.name).partition(".")[0] != __name__.partition(".")[0]
         frame = frame.f_back
     return False
 

@@ -330,7 +330,7 @@ class Trainer:
 
     def _warn(self, sentence: str | None) -> None:
         """Warn once per run; the summary and reports repeat the warning."""
-        if sentence is not None and sentence not in self.progress.warnings:
+        if sentence and sentence not in self.progress.warnings:
             self.progress.warnings.append(sentence)
             self.observer.noticed(sentence)
 
