@@ -88,7 +88,7 @@ def test_a_search_is_run_once(run: Run, tmp_path: Path, trained: list[Any]) -> N
     [
         ("--tokens", "700"),
         ("--epochs", "2"),
-        ("--model", "rnn"),
+        ("--model", "relu-rnn"),
         ("--losses", "softmax"),
         ("--set", "optimiser.clip_norm=1.0"),
     ],
