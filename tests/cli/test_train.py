@@ -75,7 +75,7 @@ def test_prints_figures_with_their_conditions(bnce: Command, corpus: Path, place
     assert "Training on CPU, 1 thread; OMP_NUM_THREADS sets the number of threads.\n" in outcome.stderr
     assert NO_TARGETS not in outcome.stderr
     told = [line.partition(", epoch")[0] for line in outcome.stderr.splitlines() if ", validation PPLn " in line]
-    assert told == [f"relu-lstm bnce step {record['step']}" for record in metrics_of(place / "a[/b]")]
+    assert told == [f"relu-lstm chunk-bnce step {record['step']}" for record in metrics_of(place / "a[/b]")]
 
 
 def test_a_part_of_the_text_is_told_and_the_run_has_a_name_by_default(
@@ -209,7 +209,7 @@ class TestStopAndResume:
         told = refused("train", "wiki", "--corpus", corpus, "--out", stopped, *settings(), *change, "--resume")
         named = {"--set": "training.num_steps 5, not 6", "--model": "model.name relu-lstm, not lstm"}
         assert f"The run '{stopped}' was started with other settings (" in told
-        assert named.get(change[0], "loss.name bnce, not softmax") in told
+        assert named.get(change[0], "loss.name chunk-bnce, not softmax") in told
         told = refused("train", "--out", stopped, *change, "--resume")
         assert ("keeps its model and its loss" if change[0] != "--set" else "training.num_steps 5, not 6") in told
         assert contents(stopped) == before
@@ -219,7 +219,7 @@ class TestStopAndResume:
     ) -> None:
         monkeypatch.chdir(stopped.parent)
         (stopped.parent / "runs").mkdir()
-        stopped.rename(stopped.parent / "runs" / "wiki-relu-lstm-bnce")
+        stopped.rename(stopped.parent / "runs" / "wiki-relu-lstm-chunk-bnce")
         options = ["wiki", "--corpus", corpus, *settings("training.seed=2"), "--resume"]
         assert "was started with other settings (training.seed 1, not 2)" in refused("train", *options)
 
@@ -412,7 +412,7 @@ class TestInit:
     def test_a_resume_that_names_the_recipe_keeps_it(
         self, bnce: Command, corpus: Path, trained: Path, place: Path
     ) -> None:
-        options = ["train", "wiki", "--corpus", corpus, "--json"]
+        options = ["train", "wiki", "--loss", "bnce", "--corpus", corpus, "--json"]
         first = bnce(*options, "--init", trained, "--out", place / "more", *settings()).json
         before = settings_of(place / "more")["init"]
         assert before == str(trained.resolve())
