@@ -282,7 +282,7 @@ CASES = [
             "score normalised": "score runs/lstm lines.txt --mode normalised --json",
             "score checked": "score runs/relu-lstm lines.txt --mode checked --json",
             "score kenlm": "score runs/relu-rnn lines.txt --per-word",
-            "score srilm": "score runs/ffnn lines.txt --per-word --layout srilm",
+            "score srilm": "score runs/relu-lstm lines.txt --per-word --layout srilm",
             "score jsonl": "score runs/transformer lines.txt --jsonl",
             "score carry": "score runs/rnn lines.txt --carry --per-word",
             "score split": "score runs/relu-lstm docs.txt --split --per-word",
