@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from making import layer_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -98,8 +99,8 @@ def build(name: str, *, sparse: bool = False, dtype: torch.dtype = torch.float64
     """Make the old layer, away from its start."""
     torch.manual_seed(1)
     given = CASES[name][2]
-    learns = name != "adaptive-softmax" and name != "softmax"
-    layer = bnce.OutputLayer(D, V, COUNTS, **given, learn_log_z=learns, sparse=sparse, dtype=dtype, **options)
+    learns = {} if name in ("adaptive-softmax", "softmax", "sampled-softmax", "different words") else {"learn_log_z": True}
+    layer = layer_of(D, V, COUNTS, **given, **learns, sparse=sparse, dtype=dtype, **options)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter += (0.5 * torch.randn(parameter.shape, dtype=torch.float64)).to(dtype)
