@@ -31,6 +31,7 @@ from rich.table import Table
 from bnce import LOSSES, MODELS, UserError
 from bnce.corpus.streams import open_streams
 from bnce.language_model import LanguageModel
+from bnce.losses.adaptive_softmax import AdaptiveSoftmax
 from bnce.machine.devices import choose_device, describe_device, synchronize
 from bnce.machine.memory import peak_memory_bytes, release_memory, reset_peak_memory
 from bnce.machine.processes import World
@@ -279,7 +280,7 @@ def flops_per_word(model: LanguageModel, config: RunConfig) -> float:
     training = config.training
     body = model.body.products_per_word(training.num_steps)
     if (structure := model.output.structure) is not None:
-        return 6.0 * (body + structure.products_per_word)
+        return 6.0 * (body + _products_per_word(structure))
     loss, num_noise = config.loss, getattr(config.loss, "num_noise", None)
     if loss.batch_noise == "streams":
         columns = model.output.max_distinct_targets or training.batch_size * training.num_steps
@@ -289,6 +290,19 @@ def flops_per_word(model: LanguageModel, config: RunConfig) -> float:
         columns = model.output.vocab_size if num_noise is None else min(num_noise, model.output.vocab_size) + 1
     # Two operations a multiply-add; forward once, backward twice.
     return 6.0 * (body + columns * model.output.hidden_size)
+
+
+def _products_per_word(structure: Any) -> float:
+    """Count those of an exact layer: the head for every position, and a tail for the share of words that are in it."""
+    if not isinstance(structure, AdaptiveSoftmax):
+        return float(structure.products_per_word)
+    assert structure.probs_V is not None
+    assert structure.places_CV is not None
+    hidden_size = structure.all_tails()[0].projection.shape[1]
+    products = float(structure.num_rows * hidden_size)
+    for tail, share in zip(structure.all_tails(), structure.places_CV @ structure.probs_V, strict=True):
+        products += share * len(tail.projection) * (hidden_size + tail.end - tail.begin)
+    return products
 
 
 def _compare(measured: Sequence[Measurement]) -> list[Measurement]:

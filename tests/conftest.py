@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import browser
 import pytest
@@ -13,7 +13,6 @@ import torch
 from hypothesis import settings
 
 import bnce
-from bnce import OutputBatch
 
 # The fixtures `bnce`, `refused`, `corpus` and `trained`, for the tests of every directory.
 pytest_plugins = ["command"]
@@ -61,9 +60,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"To run them: {browser.HOW_TO} Then run: pytest -m browser", yellow=True)
 
 
-MakeBatch = Callable[..., OutputBatch]
-
-
 @pytest.fixture
 def losses_of_its_own() -> Iterator[None]:
     """Let a test register losses, and forget them after it."""
@@ -71,37 +67,3 @@ def losses_of_its_own() -> Iterator[None]:
     yield
     bnce.LOSSES.clear()
     bnce.LOSSES.update(before)
-
-
-@pytest.fixture
-def make_batch() -> MakeBatch:
-    """Give a maker of random float32 batches in which words repeat: the targets are among the first few of V."""
-
-    def make(
-        T: int,
-        B: int,
-        K: int = 0,
-        *,
-        V: int = 11,
-        D: int = 6,
-        num_target_words: int = 4,
-        valid_TB: torch.Tensor | None = None,
-        log_z: float = 2.5,
-        sparse: bool = False,
-        seed: int = 1,
-    ) -> OutputBatch:
-        generator = torch.Generator().manual_seed(seed)
-        noise = bnce.noise.log_uniform(V)
-        return OutputBatch(
-            hidden_TBD=torch.randn(T, B, D, generator=generator).requires_grad_(),
-            target_TB=torch.randint(num_target_words, (T, B), generator=generator),
-            valid_TB=valid_TB,
-            weight_VD=(0.5 * torch.randn(V, D, generator=generator)).requires_grad_(),
-            bias_V=(noise.log_probs_V + log_z + 0.3 * torch.randn(V, generator=generator)).requires_grad_(),
-            log_z=torch.tensor(log_z, requires_grad=True),
-            noise=noise,
-            num_noise=K,
-            sparse=sparse,
-        )
-
-    return make

@@ -145,6 +145,7 @@ def test_exact_layers_are_distributions_that_start_at_the_unigram(loss: str) -> 
     torch.testing.assert_close(start_V, (COUNTS / COUNTS.sum()).log(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:The first targets have ln p")
 @pytest.mark.parametrize("lead", [60.0, -60.0])
 def test_blackout_of_a_word_that_is_all_or_nothing_stays_finite(lead: float) -> None:
     """Without the bound on p, ln(1 − p) of a drawn word 60 nats above the target would be infinite."""
@@ -197,11 +198,11 @@ def test_rare_choices_without_room_are_told_of() -> None:
     assert layer.structure.places_CV is not None
     needed = int(layer.structure.places_CV[0, target_TB.flatten()].sum())
     expected = layer(hidden_TBD, target_TB)
-    layer.configure(room=[needed])
+    layer.configure(capacities=[needed])
     torch.testing.assert_close(layer(hidden_TBD, target_TB), expected)
-    layer.configure(room=[needed - 1])
+    layer.configure(capacities=[needed - 1])
     assert layer(hidden_TBD, target_TB).isnan()
-    with pytest.raises(package.UserError, match=rf"needed {needed} places in list 1, more than room says"):
+    with pytest.raises(package.UserError, match=rf"needed {needed} places in list 1, more than capacities say"):
         layer.check()
 
 

@@ -32,6 +32,7 @@ ORDER = [
     "rows",
     "losses",
     "models",
+    "first_look",
     "output_layer",
     "language_model",
     "optimisers",

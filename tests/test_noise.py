@@ -253,7 +253,9 @@ def test_targets_are_counted(targets: Any) -> None:
 
 def test_an_ignore_index_of_one_s_own_is_not_counted() -> None:
     noise = from_targets(torch.tensor([0, 0, 2, 1]), vocab_size=3, ignore_index=0)
-    assert torch.equal(noise.log_probs_V, unigram([0, 1, 1]).log_probs_V)
+    torch.testing.assert_close(noise.log_probs_V.exp(), torch.tensor([0.0, 0.5, 0.5]), rtol=0, atol=1e-6)
+    assert torch.equal(noise.log_probs_V, unigram([7, 1, 1], ignore_index=0).log_probs_V)
+    assert noise.log_probs_V.isfinite().all(), "a bias starts there"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,10 @@ from small_corpus import END, Watcher, small_config, write_corpus
 from torch import Tensor
 
 import bnce
-from bnce import Corpus, Noise, OutputBatch, OutputLayer
+from bnce import Corpus, Noise, OutputLayer
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
-from bnce.losses.batch_nce import column_offset
+from bnce.losses.loss import Counted, count_steps
 from bnce.runs.directory import Run
 from bnce.training.trainer import Trainer
 
@@ -164,10 +165,10 @@ def test_a_learned_z_finds_the_language(
 def test_without_ln_m_the_constant_is_off_by_m(
     language: MarkovLanguage, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without(bias_TM: Tensor, *, log_noise_TM: Tensor, log_num_noise: object, log_z: Tensor) -> Tensor:
-        return column_offset(bias_TM, log_noise_TM=log_noise_TM, log_num_noise=0.0, log_z=log_z)
+    def without(*given: Any) -> Counted:
+        return count_steps(*given)._replace(log_num_noise=0.0)
 
-    monkeypatch.setattr("bnce.losses.batch_nce.column_offset", without)
+    monkeypatch.setattr("bnce.losses.batch_nce.count_steps", without)
     result = train_and_evaluate(corpus, tmp_path, "bnce")
     true_perplexity = language.perplexity(corpus.split("test"))
     assert not meets_the_bar(result, true_perplexity)
@@ -178,21 +179,16 @@ def test_without_ln_m_the_constant_is_off_by_m(
 def test_without_duplicates_another_language_is_found(
     language: MarkovLanguage, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def masking_hits(batch: OutputBatch) -> Tensor:
+    def masking_hits(layer: OutputLayer, hidden_TBD: Tensor, target_TB: Tensor) -> Tensor:
         """Leave out noise words that equal a position's own target, as sampled softmax does."""
-        weight_TBD, bias_TB = batch.output_rows(batch.target_TB)
-        offset_TB = column_offset(
-            bias_TB,
-            log_noise_TM=batch.noise.log_prob(batch.target_TB),
-            log_num_noise=math.log(batch.target_TB.shape[1] - 1),
-            log_z=batch.log_z,
-        )
-        score_TBB = batch.hidden_TBD @ weight_TBD.transpose(1, 2) + offset_TB.unsqueeze(1)
-        hit_TBB = batch.target_TB.unsqueeze(2) == batch.target_TB.unsqueeze(1)
+        weight_TBD, bias_TB = layer._batch(hidden_TBD, target_TB).output_rows(target_TB)
+        offset_TB = bias_TB - layer.log_z - layer.noise.log_prob(target_TB) - math.log(target_TB.shape[1] - 1)
+        score_TBB = hidden_TBD @ weight_TBD.transpose(1, 2) + offset_TB.unsqueeze(1)
+        hit_TBB = target_TB.unsqueeze(2) == target_TB.unsqueeze(1)
         noise = torch.where(hit_TBB, 0.0, F.softplus(score_TBB)).sum()
         return noise + F.softplus(-score_TBB.diagonal(dim1=1, dim2=2)).sum()
 
-    monkeypatch.setattr(OutputLayer, "loss_sum", lambda layer, *given: masking_hits(layer._batch(*given)))
+    monkeypatch.setattr(OutputLayer, "loss_sum", masking_hits)
     result = train_and_evaluate(corpus, tmp_path, "bnce")
     true_perplexity = language.perplexity(corpus.split("test"))
     assert not meets_the_bar(result, true_perplexity)
@@ -249,7 +245,8 @@ def test_words_drawn_from_other_noise_find_the_language(
     assert max(errors) < 0.12, errors
     # As if the batch were flat, too.
     wrong = layer_of(16, VOCAB_SIZE, Noise(drawn.log_probs_V.exp()), "bnce", log_z=3.0, num_noise=BATCH_SIZE)
-    wrong_errors = learned_by_a_layer(language, wrong, targets_TB, before_TB)
+    with pytest.warns(UserWarning, match="The targets of a time step are not the noise that bnce takes them for"):
+        wrong_errors = learned_by_a_layer(language, wrong, targets_TB, before_TB)
     assert min(wrong_errors) > 2 * max(errors)
 
 

@@ -28,7 +28,8 @@ MOST = 1 - 1e-6  # that a drawn word's p can be, so that ln(1 − p) stays finit
 
 def blackout(batch: bnce.OutputBatch, record: BlackOut) -> torch.Tensor:
     """Compute the loss of every position (T, B)."""
-    hidden_ND, target_N, _ = batch.flat()
+    words = batch.words()
+    hidden_ND, target_N = batch.hidden_TBD.flatten(0, 1), words.target_TB.flatten()
     N = len(target_N)
     drawn_K = batch.noise.sample((record.num_noise,))
     # Targets and drawn words are read together: one gather from a table gives one gradient.
@@ -41,7 +42,7 @@ def blackout(batch: bnce.OutputBatch, record: BlackOut) -> torch.Tensor:
     score_NK = score_NK.masked_fill(drawn_K == target_N.unsqueeze(1), -torch.inf)
     total_N = torch.cat([own_N.unsqueeze(1), score_NK], 1).logsumexp(1)
     prob_NK = (score_NK - total_N.unsqueeze(1)).exp().clamp(max=MOST)
-    return batch.where_counted(total_N - own_N - torch.log1p(-prob_NK).sum(1))
+    return words.where_counted(total_N - own_N - torch.log1p(-prob_NK).sum(1))
 
 
 class BlackOut(bnce.Loss, tag="blackout", frozen=True):

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 import bnce
 from benchmarks.losses.segments import sum_segments
+from benchmarks.softmaxes.forms import cross_entropies
 from bnce import rows
-from bnce.losses.first_order import first_order_only
+from bnce.losses.exact_layer import ExactLayer, by_frequency
 from bnce.losses.scores import log_normaliser, score_all, score_words
-from bnce.losses.softmax import cross_entropies
-from bnce.losses.structure import Structure, by_frequency
 from bnce.machine.precision import product_dtype, product_in_float32, sum_dtype
 
 NUM_CLASSES = 0  # about how many there are; 0: √V
@@ -37,9 +37,9 @@ TILE_SIZES = (8, 64)  # the least and the most positions of a tile
 
 def class_softmax(batch: bnce.OutputBatch, record: ClassLoss) -> Tensor:
     """Compute −ln p(target) of every position (T, B)."""
-    hidden_ND, target_N, valid_N = batch.flat()
-    structure = _structure(batch)
-    class_N, word_N = structure.find(target_N)
+    words, hidden_ND, structure = batch.words(), batch.hidden_TBD.flatten(0, 1), batch.loss_state
+    valid_N = None if words.valid_TB is None else words.valid_TB.flatten()
+    class_N, word_N = structure.find(words.target_TB.flatten())
     of_classes_N = cross_entropies(hidden_ND.to(batch.weight_VD.dtype), batch.weight_VD, batch.bias_V, class_N)
     of_words_N: Tensor = _WordsOfClasses.apply(
         hidden_ND,
@@ -52,12 +52,7 @@ def class_softmax(batch: bnce.OutputBatch, record: ClassLoss) -> Tensor:
         product_dtype(structure.words_weight),
         torch.is_grad_enabled(),
     )
-    return batch.where_counted(of_classes_N + of_words_N)
-
-
-def _structure(batch: bnce.OutputBatch) -> ClassSoftmax:
-    assert isinstance(batch.structure, ClassSoftmax)
-    return batch.structure
+    return words.where_counted(of_classes_N + of_words_N)
 
 
 class Tiles(NamedTuple):
@@ -69,7 +64,7 @@ class Tiles(NamedTuple):
     is_there_GQ: Tensor  # whether a place holds a position
 
 
-class ClassSoftmax(Structure):
+class ClassSoftmax(ExactLayer):
     """The classes, and the rows of their words; those of the classes are the layer's own."""
 
     place_V: Tensor  # by frequency
@@ -84,7 +79,8 @@ class ClassSoftmax(Structure):
         self.hidden_size = hidden_size
         self.words_weight = nn.Parameter(torch.empty(self.num_rows * self.class_size, hidden_size))
         self.words_bias = nn.Parameter(torch.empty(self.num_rows * self.class_size))
-        self.keep("place_V", by_frequency(self.probs_V))
+        self.keep("place_V", None if self.probs_V is None else by_frequency(self.probs_V))
+        self.place(None, 0)
 
     def start_(self, bias_R: Tensor) -> None:
         """Start at the unigram model."""
@@ -211,7 +207,7 @@ class _WordsOfClasses(torch.autograd.Function):
         return loss_N
 
     @staticmethod
-    @first_order_only
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_KD, bias_K, *parts = ctx.saved_tensors
         tiles, (class_size, _, sparse, _), (grad_N,) = Tiles(*parts), ctx.given, grads

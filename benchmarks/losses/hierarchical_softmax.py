@@ -26,8 +26,8 @@ import bnce
 from benchmarks.losses import segments
 from benchmarks.losses.huffman import Tree, build_tree
 from bnce import rows
+from bnce.losses.exact_layer import ExactLayer
 from bnce.losses.scores import score_all
-from bnce.losses.structure import Structure
 from bnce.machine.precision import at_least_float32
 
 NUM_TOP = 256  # H: few enough for a CPU, and enough that a chunk has a lower node at most some dozens of times
@@ -36,13 +36,13 @@ BLOCK_NUMBERS = 2**24  # of gathered rows, where the log-probabilities of many w
 
 def hierarchical_softmax(batch: bnce.OutputBatch, record: HierarchicalLoss) -> Tensor:
     """Compute −ln p(target) of every position (T, B)."""
-    assert isinstance(batch.structure, HierarchicalSoftmax)
-    hidden_ND, target_N, valid_N = batch.flat()
-    loss_N = batch.structure.losses(hidden_ND, batch.weight_VD, batch.bias_V, target_N, valid_N, sparse=batch.sparse)
-    return loss_N.reshape(batch.target_TB.shape)
+    words, structure = batch.words(), batch.loss_state
+    given = batch.hidden_TBD.flatten(0, 1), batch.weight_VD, batch.bias_V, words.target_TB.flatten()
+    valid_N = None if words.valid_TB is None else words.valid_TB.flatten()
+    return words.where_counted(structure.losses(*given, valid_N, sparse=batch.sparse))
 
 
-class HierarchicalSoftmax(Structure):
+class HierarchicalSoftmax(ExactLayer):
     """Huffman's tree over the counts of words, cut below its most frequent nodes."""
 
     parts = "list"
@@ -65,12 +65,12 @@ class HierarchicalSoftmax(Structure):
         if self.probs_V is None:
             for name in ("exit_V", "top_EL", "begin_V", "length_V", "below_F", "choice_V", "choice_R", "level_R"):
                 self.keep(name, None)
-            self.make_room(None, 1)
+            self.place(None, 1)
             return
         self.tree = build_tree(self.probs_V)
         length_V = self._keep_paths(self.tree)
         self._keep_levels(self.tree)
-        self.make_room(length_V.astype(np.int64)[None], 1)
+        self.place(length_V.astype(np.int64)[None], 1)
 
     def _keep_paths(self, tree: Tree) -> np.ndarray:
         """Keep the choices of all words, at the top and below; returns how many are below."""
@@ -136,7 +136,7 @@ class HierarchicalSoftmax(Structure):
         length_M = self.length_V[word_M].long()
         length_M = length_M if valid_M is None else torch.where(valid_M, length_M, 0)
         end_M, needed = length_M.cumsum(0), length_M.sum()
-        size = int(needed) if is_exact else self.find_room(needed.reshape(1), len(word_M))[0]
+        size = int(needed) if is_exact else self.choose_sizes(needed.reshape(1), len(word_M))[0]
         place_P = torch.arange(size, device=word_M.device)
         is_there_P = place_P < needed
         owner_P = torch.searchsorted(end_M, place_P, right=True).clamp(max=max(0, len(word_M) - 1))

@@ -29,14 +29,15 @@ import bnce
 
 def negative_sampling(batch: bnce.OutputBatch, record: NegativeSampling) -> torch.Tensor:
     """Compute the loss of every position (T, B)."""
-    hidden_ND, target_N, _ = batch.flat()
+    words = batch.words()
+    hidden_ND, target_N = batch.hidden_TBD.flatten(0, 1), words.target_TB.flatten()
     N = len(target_N)
     # Targets and drawn words are read together: one gather from a table gives one gradient.
     weight_MD, bias_M = batch.output_rows(torch.cat([target_N, batch.noise.sample((record.num_noise,))]))
     hidden_ND = hidden_ND.to(weight_MD.dtype)
     own_N = (hidden_ND * weight_MD[:N]).sum(1).to(batch.score_dtype) + bias_M[:N]
     score_NK = (hidden_ND @ weight_MD[N:].t()).to(batch.score_dtype) + bias_M[N:]
-    return batch.where_counted(F.softplus(-own_N) + F.softplus(score_NK).sum(1))
+    return words.where_counted(F.softplus(-own_N) + F.softplus(score_NK).sum(1))
 
 
 class NegativeSampling(bnce.Loss, tag="negative-sampling", frozen=True):

@@ -68,8 +68,9 @@ def liger(batch: bnce.OutputBatch, record: bnce.Loss) -> Tensor:
 
 
 def _each(batch: bnce.OutputBatch, function: Callable[..., Tensor]) -> Tensor:
-    hidden_ND, target_N, _ = batch.flat()
-    return batch.where_counted(function(hidden_ND.to(batch.weight_VD.dtype), batch.weight_VD, batch.bias_V, target_N))
+    words, tables = batch.words(), (batch.weight_VD, batch.bias_V)
+    hidden_ND = batch.hidden_TBD.flatten(0, 1).to(batch.weight_VD.dtype)
+    return words.where_counted(function(hidden_ND, *tables, words.target_TB.flatten()))
 
 
 def cross_entropies(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor) -> Tensor:
@@ -83,8 +84,9 @@ def _compiled_cross_entropies() -> Callable[..., Tensor]:
 
 
 def _with_marks(batch: bnce.OutputBatch) -> tuple[Tensor, Tensor]:
-    hidden_ND, target_N, valid_N = batch.flat()
-    return hidden_ND, target_N if valid_N is None else torch.where(valid_N, target_N, IGNORED)
+    words = batch.words()
+    target_TB = words.target_TB if words.valid_TB is None else words.target_TB.where(words.valid_TB, IGNORED)
+    return batch.hidden_TBD.flatten(0, 1), target_TB.flatten()
 
 
 def _padded(wide_NE: Tensor, dtype: torch.dtype) -> Tensor:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bnce.corpus.prepare import prepare
     from bnce.corpus.store import Corpus
     from bnce.filtering.document_scorer import DocumentScorer
-    from bnce.losses.output_batch import OutputBatch
+    from bnce.losses.loss import OutputBatch
     from bnce.noise import Noise
     from bnce.optimisers.exchange import RowExchange
     from bnce.optimisers.gradients import clip_grad_norm_
@@ -100,7 +100,7 @@ _HOMES = {
     "Model": ("bnce.scoring.model", "score"),
     "Noise": ("bnce.noise", "layer"),
     "Normaliser": ("bnce.text.normalise", "layer"),
-    "OutputBatch": ("bnce.losses.output_batch", "layer"),
+    "OutputBatch": ("bnce.losses.loss", "layer"),
     "OutputLayer": ("bnce.output_layer", "layer"),
     "RowExchange": ("bnce.optimisers.exchange", "layer"),
     "RowwiseAdagrad": ("bnce.optimisers.rowwise", "layer"),

@@ -126,7 +126,7 @@ class Noise(nn.Module):
 
     def for_targets(self, counts: np.ndarray | Tensor | Sequence[float]) -> Self:
         """Store how often each word is a target, if this noise differs from it: biases start from it."""
-        self._targets_V = _smooth(counts)
+        self._targets_V = _smooth(_numbers("count", counts))
         return self
 
     def log_target_probs(self) -> Tensor:
@@ -138,8 +138,9 @@ class Noise(nn.Module):
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         """Draw words independently, by the alias method."""
         device = self.keep_V.device
-        slot = torch.randint(len(self), tuple(shape), device=device, generator=generator)
-        coin = torch.rand(tuple(shape), dtype=torch.float32, device=device, generator=generator)
+        given: dict[str, Any] = {} if generator is None else {"generator": generator}  # None refuses symbolic sizes
+        slot = torch.randint(len(self), tuple(shape), device=device, **given)
+        coin = torch.rand(tuple(shape), dtype=torch.float32, device=device, **given)
         return torch.where(coin < self.keep_V[slot], slot, self.alias_V[slot])
 
 
@@ -254,21 +255,30 @@ class Running(Noise):
         self._make_table()
 
 
-def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -> Noise:
-    """Make noise that follows the target counts, flattened by `power`; unseen words get a share of Good and Turing."""
+def unigram(
+    counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0, *, ignore_index: int = IGNORE_INDEX
+) -> Noise:
+    """Make noise that follows the target counts, flattened by `power`; unseen words get a share of Good and Turing.
+
+    The class `ignore_index`, if it is one, is no target: however often it is counted, it gets next to nothing.
+    """
     finite_number("power", power)
-    smoothed_V, bent = _smooth(counts), bent_by("unigram", power)
+    counts_V, bent = _numbers("count", counts), bent_by("unigram", power)
+    if 0 <= ignore_index < len(counts_V) > 1:
+        smoothed_V = _smooth(np.delete(counts_V, ignore_index))
+        smoothed_V = np.insert(smoothed_V, ignore_index, 1e-6 * smoothed_V.min())  # of 0 there is no logarithm
+    else:
+        smoothed_V = _smooth(counts_V)
     noise = Noise((smoothed_V / smoothed_V.max()) ** power, bent=bent)
     return noise if bent is None else noise.for_targets(smoothed_V)
 
 
-def _smooth(counts: np.ndarray | Tensor | Sequence[float]) -> np.ndarray:
+def _smooth(counts_V: np.ndarray) -> np.ndarray:
     """Give all unseen words together what Good and Turing expect of them: n₁/N, with n₁ words seen once in N targets.
 
     B-NCE and the chunk losses never move a word that is never a target, so it keeps for ever what it gets here.
     Witten-Bell's share d/(N + d), with d different words, takes its place where n₁ is 0 or all words were seen once.
     """
-    counts_V = _numbers("count", counts)
     seen = counts_V > 0
     if not np.any(seen):
         raise UserError("Counts must not all be zero: count the targets of the training text.")
@@ -306,7 +316,7 @@ def from_targets(
                 f"targets hold {wrong_N[0]}, but vocab_size is {vocab_size}: give ids from 0 to {vocab_size - 1}."
             )
         counts_V += np.bincount(ids_N, minlength=vocab_size)
-    return unigram(counts_V)
+    return unigram(counts_V, ignore_index=ignore_index)
 
 
 def uniform(vocab_size: int) -> Noise:

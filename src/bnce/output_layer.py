@@ -12,22 +12,19 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnce import kernels
 from bnce.errors import UserError, unknown_name, whole_number
-from bnce.losses import Counted, compute, count_targets
-from bnce.losses.counted import NO_INDEX
-from bnce.losses.layer_input import as_chunk, as_positions, lacks_noise, no_noise, word_ids
-from bnce.losses.output_batch import OutputBatch
-from bnce.losses.scores import log_normaliser, score_all, score_words
-from bnce.losses.structure import build_structure
-from bnce.losses.wrong_targets import WrongTargets
+from bnce.first_look import FirstLook
+from bnce.losses.exact_layer import ExactLayer
+from bnce.losses.loss import OutputBatch, count_steps, count_streams
+from bnce.losses.scores import BLOCK_POSITIONS, BLOCK_WORDS, log_normaliser, score_all, score_words
 from bnce.machine.precision import at_least_float32, fitted, sum_dtype
 from bnce.noise import IGNORE_INDEX, Noise, Running, unigram
-from bnce.registry import LOG_Z, LOSSES, Loss, find
+from bnce.registry import LOG_Z, LOSSES, Loss, find, load
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -59,15 +56,15 @@ class OutputLayer(nn.Module):
 
         `hidden_size` and `vocab_size` are `in_features` and `out_features` of `nn.Linear`. `loss` is a name in
         `bnce.LOSSES`, or a record with settings, such as `bnce.BatchNce(num_noise=100)`. `ignore_index` is the target
-        of positions that do not count.
+        of positions that do not count; a class that it names is left out of the counts.
         `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
         `batch_first` takes hidden (B, T, D) with targets (B, T). `reduction` is "mean" over the positions that count,
-        "sum", or "none": one loss per position, in the shape of targets and 0 where a position does not count. "none"
-        computes plainly, with every score at once, so it takes more time and memory.
+        "sum", or "none": one loss per position, in the shape of targets and 0 where a position does not count.
         `device` and `dtype` are those of `nn.Linear`.
         """
         super().__init__()
-        self.noise = noise if isinstance(noise, Noise) else unigram(noise)
+        self.ignore_index = whole_number("ignore_index", ignore_index, None)
+        self.noise = noise if isinstance(noise, Noise) else unigram(noise, ignore_index=self.ignore_index)
         self.hidden_size = whole_number("hidden_size", hidden_size, 1)
         self.vocab_size = whole_number("vocab_size", vocab_size, 1)
         if len(self.noise) != vocab_size:
@@ -78,22 +75,21 @@ class OutputLayer(nn.Module):
             raise unknown_name("reduction", reduction, REDUCTIONS)
         self.loss = loss if isinstance(loss, Loss) else find(Loss, loss)()
         self.num_noise: int = getattr(self.loss, "num_noise", 0)
-        _check_noise(self.loss, self.noise, drawn)
-        computed = compute(self.loss)
-        self._loss, self._fused = computed.total, computed.fused if reduction != "none" else None
-        self._each = computed.each if reduction == "none" else None
+        _check_noise(self.loss, self.noise, drawn, self.ignore_index)
+        self._compute = load(self.loss.code)
         self.drawn = drawn
         if isinstance(self.noise, Running) and self.num_noise:
             self.noise.prepare_to_draw()
         # Whether the constant Z can replace the softmax sum. Calibration can change it.
         self.normalises = self.loss.normalises
-        self.structure = build_structure(self.loss, hidden_size, self.noise)
-        if self.structure is not None:
-            self.structure.sparse = sparse
-        self.tries = None if getattr(self.loss, "replacement", True) else self.noise.tries(self.num_noise)
+        self.structure: ExactLayer | None = None
+        if self.loss.structure:
+            self.structure = load(self.loss.structure)(hidden_size, self.noise, **msgspec.structs.asdict(self.loss))
+        self._tries = None if getattr(self.loss, "replacement", True) else self.noise.tries(self.num_noise)
         self.sparse, self.batch_first, self.reduction = sparse, batch_first, reduction
-        self.ignore_index = whole_number("ignore_index", ignore_index, None)
         self.max_distinct_targets: int | None = None
+        self._first_look = FirstLook()
+        self._latest: tuple[Tensor, Tensor | None] | None = None  # targets and mask that nobody has looked at
         num_rows = vocab_size if self.structure is None else self.structure.num_rows
         self.weight = nn.Parameter(torch.empty(num_rows, hidden_size, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(num_rows, device=device, dtype=dtype))
@@ -104,7 +100,6 @@ class OutputLayer(nn.Module):
             self.log_z = nn.Parameter(constant)
         else:
             self.register_buffer("log_z", constant)
-        self._wrong_targets = WrongTargets()
         if device is not None or dtype is not None:
             self.to(device, dtype)
         self._start()
@@ -154,20 +149,23 @@ class OutputLayer(nn.Module):
         """The name of the loss."""
         return self.loss.name
 
-    def configure(self, *, max_distinct_targets: int | None = None, room: Sequence[int] | None = None) -> None:
+    def configure(self, *, max_distinct_targets: int | None = None, capacities: Sequence[int] | None = None) -> None:
         """Give counts of a text, which change how fast the loss is computed, not its value. None changes nothing.
 
         `max_distinct_targets` is the largest number of different targets in a chunk: with it the chunk losses merge
-        equal ones on a GPU. A chunk with more of them has a loss of NaN, and the next call raises. `room` is, for each
-        tail of `adaptive-softmax`, the largest number of targets that a chunk has there (`structure.places_CV` has the
-        places that a word takes). On a GPU a chunk that needs more has a loss of NaN, and `check()` raises.
+        equal ones on a GPU. `capacities` are, for each tail of `adaptive-softmax`, the largest number of targets that a
+        chunk has there (`structure.places_CV` has the places that a word takes). A chunk that needs more has a loss of
+        NaN, and `check()` raises.
         """
         if max_distinct_targets is not None:
             self.max_distinct_targets = whole_number("max_distinct_targets", max_distinct_targets, 1)
-        if room is not None:
-            if self.structure is None or self.structure.places_CV is None:
-                raise UserError(f"The loss {self.loss_name} has no parts to make room in: leave out room.")
-            self.structure.set_room(room)
+        if capacities is not None:
+            if self.structure is None or len(capacities) != len(self.structure.most_C) or min(capacities) < 0:
+                raise UserError(
+                    f"capacities are {list(capacities)}: give one number of 0 or more per tail of adaptive-softmax, "
+                    "and to no other loss."
+                )
+            self.structure.capacities = tuple(int(size) for size in capacities)
 
     def forward(
         self, hidden: Tensor, targets: Tensor, mask: Tensor | None = None, *, streams: Tensor | None = None
@@ -179,187 +177,162 @@ class OutputLayer(nn.Module):
         position for `chunk-bnce`, the same for all positions of one sequence, so that a sequence is not its own noise:
         for sequences of different lengths as (N, D), without padding.
         """
-        hidden_TBD, target_TB, mask_TB, stream_TB = as_chunk(
-            self.loss, self.hidden_size, hidden, targets, mask, streams, batch_first=self.batch_first
-        )
-        hidden_TBD = fitted(hidden_TBD, self.weight)
-        has_noise = not lacks_noise(self.loss, target_TB.shape[1], stream_TB)
-        is_compiling = torch.compiler.is_compiling()
-        if not is_compiling:
-            self._tell_of_wrong_targets()
-            if not has_noise and target_TB.numel():
-                warnings.warn(no_noise(self.loss, target_TB.shape[1]), stacklevel=4)
-        wants_counts = self.training and torch.is_grad_enabled() and not is_compiling
-        running = self.noise if wants_counts and isinstance(self.noise, Running) else None
-        if self._fused is not None and has_noise and running is None:
-            batch = self._batch(hidden_TBD, target_TB, mask_TB, stream_TB, ignore_index=self.ignore_index)
-            loss = self._fused(batch, self.reduction == "mean")
-            if loss is not None:
-                return loss
-        if self._each is None and has_noise and self._all_count(target_TB, mask_TB, stream_TB):
-            target_TB = self._in_range(target_TB)
-            if running is not None:
-                running.observe(target_TB)
-            total = self._loss(self._batch(hidden_TBD, target_TB))
-            return total if self.reduction == "sum" else total / target_TB.numel()
-        counted = count_targets(
-            self.loss, target_TB, mask_TB, self.ignore_index, stream_TB, sum_dtype(self.weight.dtype)
-        )
-        target_TB, zero = self._known_words(counted.target_TB)
-        if running is not None:
-            running.observe(target_TB, counted.is_trained)
-        batch = self._batch(hidden_TBD, target_TB, counted.is_trained, stream_TB, counted=counted)
-        if self._each is not None:
-            loss_TB = self._each(batch) if zero is None else self._each(batch) + zero
+        hidden_TBD, target_TB, mask_TB, stream_TB = self._time_first(hidden, targets, mask, streams)
+        is_eager, is_counted = not torch.compiler.is_compiling(), target_TB != self.ignore_index
+        valid_TB = is_counted if mask_TB is None else is_counted & mask_TB
+        if is_eager and target_TB.device.type != "cpu":
+            self._latest = target_TB, mask_TB
+        elif is_eager and bool(valid_TB.all()):
+            valid_TB = None  # which is a little faster; a GPU's host would have to wait to know
+        target_TB = self._in_range(target_TB if valid_TB is None else torch.where(valid_TB, target_TB, 0))
+        batch = self._batch(fitted(hidden_TBD, self.weight), target_TB, valid_TB, stream_TB)
+        trained_TB = self._find_noise(batch)
+        if is_eager and self.training and torch.is_grad_enabled():
+            if isinstance(self.noise, Running):
+                self.noise.observe(target_TB.clamp(0, self.vocab_size - 1), trained_TB)
+            self._first_look.look(self, batch)
+        loss_TB: Tensor = self._compute(batch, self.loss)
+        if self.reduction == "none":
             return (loss_TB.t() if self.batch_first and targets.ndim == 2 else loss_TB).reshape(targets.shape)
-        total = self._loss(batch) if zero is None else self._loss(batch) + zero
-        return total if self.reduction == "sum" else total / counted.num_positions.clamp(min=1)
+        if self.reduction == "sum":
+            return loss_TB.sum()
+        return loss_TB.sum() / (max(1, target_TB.numel()) if trained_TB is None else trained_TB.sum().clamp(min=1))
 
-    def _all_count(self, target_TB: Tensor, mask_TB: Tensor | None, stream_TB: Tensor | None) -> bool:
-        """Say whether no position is left out, which is faster to compute; a GPU's host would have to wait to know."""
-        if mask_TB is not None or stream_TB is not None or target_TB.device.type != "cpu":
-            return False
-        if torch.compiler.is_compiling() or target_TB.numel() == 0:
-            return False
-        return not bool((target_TB == self.ignore_index).any())
+    def _time_first(self, hidden: Tensor, targets: Tensor, mask: Tensor | None, streams: Tensor | None) -> list[Any]:
+        """Check types and shapes, and put the time steps first; (N, D) is one step."""
+        targets, shape = word_ids(targets, "targets"), targets.shape
+        _check_hidden(hidden)
+        if len(shape) not in (1, 2) or hidden.shape != (*shape, self.hidden_size):
+            sizes = "B, T" if self.batch_first else "T, B"
+            raise UserError(
+                f"hidden {tuple(hidden.shape)} and targets {tuple(shape)} do not fit: "
+                f"give ({sizes}, {self.hidden_size}) with ({sizes}), or (N, {self.hidden_size}) with (N,)."
+            )
+        for name, given in (("mask", mask), ("streams", streams)):
+            if given is not None and not isinstance(given, Tensor):
+                raise UserError(f"{name} is a {type(given).__name__}: give a tensor of the shape of targets.")
+            if given is not None and given.shape != shape:
+                raise UserError(f"{name} {tuple(given.shape)} must have the shape of targets, {tuple(shape)}.")
+        if streams is not None and self.loss.batch_noise != "streams":
+            raise UserError(f"The loss {self.loss.name} uses no streams: leave them out, or use chunk-bnce.")
+        parts = [hidden, targets, None if mask is None else _as_mask(mask), streams]
+        if len(shape) == 1:
+            return [None if part is None else part.unsqueeze(0) for part in parts]
+        return [part if part is None or not self.batch_first else part.transpose(0, 1) for part in parts]
 
-    def _known_words(self, target_TB: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Refuse targets that are not word ids; on a GPU with a word in their place, and what makes the loss NaN."""
-        fast = None if target_TB.device.type == "cpu" else kernels.choose("targets", target_TB)
-        if fast is None or target_TB.numel() == 0 or torch.compiler.is_compiling():
-            return self._in_range(target_TB), None
-        found: tuple[Tensor, Tensor] = fast.known_words(
-            target_TB, self.vocab_size, self._wrong_targets.room(target_TB.device)
-        )
-        return found
+    def _find_noise(self, batch: OutputBatch) -> Tensor | None:
+        """Say which positions are trained on: those that count, and find noise; None: all. Warn if none can."""
+        target_TB, streams, by_stream = batch.target_TB, batch.stream_TB, self.loss.batch_noise == "streams"
+        if self.loss.batch_noise == "none":
+            return batch.valid_TB
+        if not torch.compiler.is_compiling() and target_TB.numel():
+            is_alone = target_TB.shape[1] + self.num_noise < 2
+            if streams is not None:  # a GPU's host would have to wait to know
+                is_alone = streams.device.type == "cpu" and bool((streams == streams[0, 0]).all())
+            if is_alone:
+                what = "one stream" if by_stream else f"a time step of {target_TB.shape[1]} target"
+                drawn = ", or set num_noise above 0" if hasattr(self.loss, "num_noise") else ""
+                warnings.warn(
+                    f"The loss {self.loss.name} takes the other targets of the batch as noise, but this batch has "
+                    f"{what}: its loss is 0, and nothing is learned from it. Use batches of 2 or more{drawn}, or leave "
+                    "out such a batch.",
+                    stacklevel=5,
+                )
+        if by_stream:
+            return count_streams(batch.valid_TB, target_TB, streams, batch.score_dtype).valid_TB
+        return count_steps(batch.valid_TB, target_TB, self.num_noise, batch.score_dtype).valid_TB
 
-    def _in_range(self, target_TB: Tensor, name: str = "targets") -> Tensor:
-        """Refuse what is not a word id. On a GPU that would stall the host: kernels look, and tell later."""
+    def _in_range(self, words: Tensor, name: str = "targets") -> Tensor:
+        """Refuse what is not a word id. On a GPU that would stall the host: there the loss is NaN."""
         if torch.compiler.is_compiling():
             # Compiled code refuses an id that is too large, but counts a negative one from the end of the table.
-            return torch.where(target_TB < 0, self.vocab_size, target_TB)
-        if target_TB.device.type != "cpu" or target_TB.numel() == 0:
-            return target_TB
-        least, most = target_TB.aminmax()
+            return torch.where(words < 0, self.vocab_size, words)
+        if words.device.type != "cpu" or words.numel() == 0:
+            return words
+        least, most = words.aminmax()
         if least < 0 or most >= self.vocab_size:
-            raise UserError(f"{name} hold {int(least if least < 0 else most)}, {self._words_there_are(name)}.")
-        return target_TB
-
-    def _words_there_are(self, name: str = "targets") -> str:
-        told = f"but the layer has {self.vocab_size} words: give ids from 0 to {self.vocab_size - 1}"
-        return told if name == "words" else f"{told}, or {self.ignore_index} for a position that does not count"
+            also = "" if name == "words" else f", or {self.ignore_index} for a position that does not count"
+            raise UserError(
+                f"{name} hold {int(least if least < 0 else most)}, but the layer has {self.vocab_size} words: give ids "
+                f"from 0 to {self.vocab_size - 1}{also}."
+            )
+        return words
 
     def check(self) -> None:
-        """Wait for the GPU, and raise if a step so far had targets for which the loss is NaN.
+        """Wait for the GPU, and say why a loss was NaN: a step was beyond a capacity, or the latest has wrong targets.
 
-        The next call of the layer, `eval()` and `state_dict()` raise as well, but without waiting for the GPU.
+        On a CPU wrong targets are refused at once.
         """
-        if self.weight.is_cuda:
-            torch.cuda.synchronize(self.weight.device)
-        self._tell_of_wrong_targets()
         if self.structure is not None:
             self.structure.check()
-
-    def _tell_of_wrong_targets(self) -> None:
-        wrong = self._wrong_targets.take()
-        if wrong is None:
+        if self._latest is None:
             return
-        if wrong.target:
-            raise UserError(f"The targets of an earlier step held {wrong.target}, {self._words_there_are()}.")
-        most = self.max_distinct_targets
-        bound = "targets that follow the noise have" if most is None else f"max_distinct_targets says ({most})"
-        raise UserError(
-            f"A chunk of an earlier step had {wrong.num_distinct} different targets, more than {bound}, so its loss "
-            f"was NaN. Call layer.configure(max_distinct_targets={wrong.num_distinct}) or more (the number of "
-            "positions of a chunk is always enough), or noise with the counts of these targets."
-        )
+        target_TB, mask_TB = self._latest
+        valid_TB = target_TB != self.ignore_index if mask_TB is None else (target_TB != self.ignore_index) & mask_TB
+        words, most = self._in_range(target_TB[valid_TB].unique().cpu()), self.max_distinct_targets
+        bound = f"max_distinct_targets says ({most})"
+        if most is None:
+            most, bound = self.noise.max_distinct(target_TB.numel()), "targets that follow the noise have"
+        if self.loss.batch_noise == "streams" and len(words) > most:
+            raise UserError(
+                f"The latest chunk had {len(words)} different targets, more than {bound}, so its loss was NaN. Call "
+                f"layer.configure(max_distinct_targets={len(words)}) or more (the number of positions of a chunk is "
+                "always enough), or give noise with the counts of these targets."
+            )
 
-    def train(self, mode: bool = True) -> Self:
-        """Change to training or evaluation, as any module."""
-        self._tell_of_wrong_targets()
-        return super().train(mode)
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        self._tell_of_wrong_targets()
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-
-    def loss_sum(self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None) -> Tensor:
-        """Sum the loss over positions; without `valid_TB` every position counts, which is a little faster."""
-        if not torch.compiler.is_compiling():
-            self._tell_of_wrong_targets()
-        return self._loss(self._batch(hidden_TBD, self._in_range(target_TB), valid_TB))
+    def loss_sum(self, hidden_TBD: Tensor, target_TB: Tensor) -> Tensor:
+        """Sum the loss over positions, all of which count: for a training loop whose targets are words."""
+        if target_TB.device.type != "cpu" and not torch.compiler.is_compiling():
+            self._latest = target_TB, None
+        loss_TB: Tensor = self._compute(self._batch(hidden_TBD, self._in_range(target_TB)), self.loss)
+        return loss_TB.sum()
 
     def _batch(
-        self,
-        hidden_TBD: Tensor,
-        target_TB: Tensor,
-        valid_TB: Tensor | None = None,
-        stream_TB: Tensor | None = None,
-        *,
-        counted: Counted | None = None,
-        ignore_index: int = NO_INDEX,
+        self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None, stream_TB: Tensor | None = None
     ) -> OutputBatch:
-        return OutputBatch(
-            hidden_TBD=hidden_TBD,
-            target_TB=target_TB,
-            valid_TB=valid_TB,
-            weight_VD=self.weight,
-            bias_V=self.bias,
-            log_z=self.log_z,
-            noise=self.noise,
-            num_noise=self.num_noise,
-            drawn=self.drawn,
-            penalty=getattr(self.loss, "penalty", 0.0),
-            tries=self.tries,
-            sparse=self.sparse,
-            counted=counted,
-            stream_TB=stream_TB,
-            ignore_index=ignore_index,
-            wrong=self._wrong_targets,
-            max_distinct_targets=self.max_distinct_targets,
-            structure=self.structure,
-        )
+        tables = self.weight, self.bias, self.log_z, self.noise
+        state: Any = self.max_distinct_targets if self.loss.batch_noise == "streams" else self._tries
+        for kept in (self.structure, self.drawn):
+            state = state if kept is None else kept
+        return OutputBatch(hidden_TBD, target_TB, valid_TB, stream_TB, *tables, self.sparse, state)
 
     def log_probs(self, hidden: Tensor, words: Tensor, normalised: bool = True) -> Tensor:
         """Compute ln p(word | hidden) for words (…) or (…, k) beside hidden (…, D).
 
         Normalised is Eq. (1), a pass over the vocabulary in bounded memory; otherwise Eq. (2), which reads the rows
-        of the given words only. An id that is not a word is refused; on a GPU
-        its result is NaN.
+        of the given words only. An id that is not a word is refused; on a GPU its result is NaN.
         """
-        words = word_ids(words, "words")
-        several = words.ndim == hidden.ndim
-        if hidden.shape[:-1] != (words.shape[:-1] if several else words.shape) or hidden.shape[-1] != self.hidden_size:
+        words, is_word = word_ids(words, "words"), None
+        if words.device.type == "cpu" or torch.compiler.is_compiling():
+            words = self._in_range(words, "words")
+        else:
+            is_word = (words >= 0) & (words < self.vocab_size)
+            words = words.where(is_word, 0)
+        log_prob = self.scores(hidden, words)
+        constant = self.log_normaliser(hidden) if normalised else self.log_z
+        log_prob = log_prob - (constant.unsqueeze(-1) if normalised and words.ndim == hidden.ndim else constant)
+        return log_prob if is_word is None else log_prob.where(is_word, torch.nan)
+
+    def scores(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """Compute the raw scores h·w + c of words (…) or (…, k) beside hidden (…, D), in float32 or wider.
+
+        Where a loss is normalised exactly, they are ln p.
+        """
+        hidden_ND, words = self._positions(hidden), word_ids(words, "words")
+        if hidden.shape[:-1] != (words.shape[:-1] if words.ndim == hidden.ndim else words.shape):
             raise UserError(
                 f"hidden {tuple(hidden.shape)} and words {tuple(words.shape)} do not fit: "
                 f"give (…, {self.hidden_size}) with (…) or (…, k)."
             )
-        words_k = words if several else words.unsqueeze(-1)
-        if words.device.type == "cpu" or torch.compiler.is_compiling():
-            score_k = self.scores(hidden, self._in_range(words_k, "words"))
-        else:
-            is_word_k = (words_k >= 0) & (words_k < self.vocab_size)
-            score_k = self.scores(hidden, words_k.where(is_word_k, 0)).where(is_word_k, torch.nan)
-        constant = self.log_normaliser(hidden).unsqueeze(-1) if normalised else self.log_z
-        return (score_k - constant).reshape(words.shape)
-
-    def scores(self, hidden: Tensor, words: Tensor) -> Tensor:
-        """Compute the raw scores h·w + c of words (…, k) beside hidden (…, D), in float32; ln p where that is exact."""
-        hidden_ND, words = self._positions(hidden), word_ids(words, "words")
-        if words.shape[:-1] != hidden.shape[:-1] or words.ndim != hidden.ndim:
-            raise UserError(
-                f"hidden {tuple(hidden.shape)} and words {tuple(words.shape)} do not fit: "
-                f"give (…, {self.hidden_size}) with (…, k)."
-            )
-        words_NK = words.reshape(len(hidden_ND), words.shape[-1])
-        if self.structure is not None:
-            score_NK = self.structure.log_probs(hidden_ND, self.weight, self.bias, words_NK)
-        else:
-            score_NK = score_words(hidden_ND, self.weight, self.bias, words_NK)
-        return score_NK.reshape(words.shape)
+        words_NK = words.reshape(hidden_ND.shape[0], words.shape[-1] if words.ndim == hidden.ndim else 1)
+        score = score_words if self.structure is None else self.structure.log_probs
+        return score(hidden_ND, self.weight, self.bias, words_NK).reshape(words.shape)
 
     def _positions(self, hidden: Tensor) -> Tensor:
-        return fitted(as_positions(hidden, self.hidden_size), self.weight)
+        _check_hidden(hidden)
+        if hidden.shape[-1:] != (self.hidden_size,):
+            raise UserError(f"hidden {tuple(hidden.shape)} does not fit: give (…, {self.hidden_size}).")
+        return fitted(hidden.reshape(-1, self.hidden_size), self.weight)
 
     def all_scores(self, hidden: Tensor) -> Tensor:
         """Compute the raw scores of every word for a few positions (…, D), in float32: (…, V)."""
@@ -374,15 +347,34 @@ class OutputLayer(nn.Module):
             score_NV = score_all(hidden_ND, self.weight[begin:end], self.bias[begin:end])
         return score_NV.reshape(*hidden.shape[:-1], score_NV.shape[1])
 
+    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Find the k highest scores of each position (…, D) and their words, best first, in bounded memory."""
+        hidden_ND, V = self._positions(hidden), self.vocab_size
+        size = max(min(k, V), BLOCK_WORDS.get(hidden.device.type, BLOCK_WORDS["cuda"]))
+        size, num_rows = (size, BLOCK_POSITIONS) if self.structure is None else (V, max(1, 2**22 // V))
+        parts = []
+        for part_ND in hidden_ND.split(num_rows):
+            best, words = part_ND.new_empty(len(part_ND), 0), torch.empty(0, dtype=torch.int64, device=hidden.device)
+            for begin in range(0, V, size):
+                score = self.scores_between(part_ND, begin, min(begin + size, V))
+                ids = torch.arange(begin, begin + score.shape[1], device=hidden.device).expand(score.shape)
+                words = torch.cat([words.view(best.shape), ids], 1)
+                best, place = torch.cat([best.to(score.dtype), score], 1).topk(min(k, words.shape[1]))
+                words = words.gather(1, place)
+            parts.append((best, words))
+        shape = *hidden.shape[:-1], min(k, V)
+        score, found = (torch.cat(part).view(shape) for part in zip(*parts, strict=True))
+        return score, found
+
     def normalise(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the log normaliser and the raw score of a target (…) for each position (…, D)."""
-        return self.log_normaliser(hidden), self.scores(hidden, targets.unsqueeze(-1)).squeeze(-1)
+        return self.log_normaliser(hidden), self.scores(hidden, targets)
 
     def log_normaliser(self, hidden: Tensor) -> Tensor:
         """Compute ln Σ_v exp(h·w_v + c_v) for each position (…, D), in bounded memory; 0 where ln p is exact."""
         hidden_ND = self._positions(hidden)
         if self.structure is not None:
-            log_z_N = at_least_float32(hidden_ND.new_zeros(len(hidden_ND)))
+            log_z_N = at_least_float32(hidden_ND.new_zeros(hidden_ND.shape[0]))
         else:
             log_z_N = log_normaliser(hidden_ND, self.weight, self.bias)
         return log_z_N.reshape(hidden.shape[:-1])
@@ -396,11 +388,10 @@ class OutputLayer(nn.Module):
                 told += f", {name}={getattr(self, name)!r}"
         if self.structure is not None:
             return told
-        log_z = "unknown" if self.log_z.is_meta else f"{self.log_z.item():.4g}"
-        return f"{told}, log_z={log_z}"
+        return f"{told}, log_z={'unknown' if self.log_z.is_meta else format(self.log_z.item(), '.4g')}"
 
 
-def _check_noise(loss: Loss, noise: Noise, drawn: Noise | None) -> None:
+def _check_noise(loss: Loss, noise: Noise, drawn: Noise | None, ignore_index: int) -> None:
     """Refuse noise that cannot be what the loss sees: it would train a wrong model without a word."""
     num_noise = getattr(loss, "num_noise", 0)
     if loss.batch_noise != "none" and noise.bent:
@@ -413,9 +404,42 @@ def _check_noise(loss: Loss, noise: Noise, drawn: Noise | None) -> None:
             "train a wrong model. Give how often each class is a target (bnce.noise.from_targets counts them)"
             f"{also}, or use the losses {drawing}, which draw their noise."
         )
+    log_probs_V, is_class = noise.log_probs_V, 0 <= ignore_index < len(noise) and loss.batch_noise != "none"
+    if is_class and not log_probs_V.is_meta and log_probs_V[ignore_index] > log_probs_V.min() + 0.1:
+        raise UserError(
+            f"ignore_index is {ignore_index}, but the noise counts this class among the targets: leave it out of the "
+            f"counts, as bnce.noise.from_targets(…, ignore_index={ignore_index}) does."
+        )
     if drawn is not None and (loss.batch_noise == "none" or not num_noise):
         raise UserError(
             f"drawn is for bnce with num_noise above 0, but the loss is {loss}: leave it out, or give it as noise."
         )
     if drawn is not None and len(drawn) != len(noise):
         raise UserError(f"drawn covers {len(drawn)} words but vocab_size is {len(noise)}.")
+
+
+def word_ids(words: Tensor, name: str) -> Tensor:
+    """Take whole numbers of any width as word ids; what is none is refused."""
+    if not isinstance(words, Tensor):
+        raise UserError(f"{name} are a {type(words).__name__}: give a tensor of word ids.")
+    if words.dtype == torch.bool or words.is_floating_point() or words.is_complex():
+        raise UserError(f"{name} are of the type {words.dtype}: give word ids as whole numbers, such as {name}.long().")
+    return words.long()
+
+
+def _check_hidden(hidden: Tensor) -> None:
+    if not isinstance(hidden, Tensor) or not hidden.is_floating_point():
+        found = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__
+        raise UserError(f"hidden is of the type {found}: give a tensor of floating-point numbers.")
+
+
+def _as_mask(mask: Tensor) -> Tensor:
+    """Refuse weights: a position counts or does not. A GPU's host would have to wait to know."""
+    if mask.is_floating_point() and mask.device.type == "cpu" and not torch.compiler.is_compiling():
+        weights = mask[(mask != 0) & (mask != 1)]
+        if weights.numel():
+            raise UserError(
+                f"The mask holds {weights.flatten()[0].item():g}: give 1 where a position counts and 0 elsewhere. For "
+                'weights, use reduction="none" and multiply the losses by them.'
+            )
+    return mask.bool()

@@ -52,7 +52,7 @@ def test_a_call_makes_nobody_wait(loss: str) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, V, 10**9])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_target_that_is_no_word_gives_nan_and_the_next_call_says_why(loss: str, wrong: int) -> None:
+def test_a_target_that_is_no_word_gives_nan_and_check_says_why(loss: str, wrong: int) -> None:
     layer, (hidden, target) = make(loss), batch()
     assert layer(hidden, target).isfinite()
     target[3, 4] = wrong
@@ -60,8 +60,8 @@ def test_a_target_that_is_no_word_gives_nan_and_the_next_call_says_why(loss: str
         loss_of_wrong = layer(hidden, target)
     loss_of_wrong.backward()
     assert loss_of_wrong.isnan()
-    with pytest.raises(UserError, match=f"held {wrong}, but the layer has {V} words"):
-        layer(hidden, target)
+    with pytest.raises(UserError, match=f"hold {wrong}, but the layer has {V} words"):
+        layer.check()
 
 
 @pytest.mark.parametrize("wrong", [-1, V])
@@ -89,13 +89,13 @@ def test_more_different_targets_than_the_noise_has_are_told() -> None:
 def test_targets_without_room_are_told() -> None:
     layer, (hidden, _) = make("adaptive-softmax"), batch()
     target = V - 1 - torch.arange(T * B, device=GPU).reshape(T, B) % 200  # rare words alone
-    layer.configure(room=[1, 1])
+    layer.configure(capacities=[1, 1])
     assert layer(hidden, target).isnan()
-    with pytest.raises(UserError, match=r"more than room says \(1\), so its loss was NaN"):
+    with pytest.raises(UserError, match=r"more than capacities say \(1\), so its loss was NaN"):
         layer.check()
     assert layer.structure is not None
     assert layer.structure.places_CV is not None
-    layer.configure(room=layer.structure.places_CV[:, target.cpu().flatten()].sum(1).tolist())
+    layer.configure(capacities=layer.structure.places_CV[:, target.cpu().flatten()].sum(1).tolist())
     assert layer(hidden, target).isfinite()
     layer.check()
 
@@ -107,7 +107,7 @@ def test_an_exact_layer_agrees_with_the_cpu() -> None:
     for device in (torch.device("cpu"), GPU):
         layer.to(device).zero_grad(set_to_none=True)
         if layer.structure is not None and layer.structure.places_CV is not None:
-            layer.configure(room=layer.structure.places_CV[:, target.cpu().flatten()].sum(1).tolist())
+            layer.configure(capacities=layer.structure.places_CV[:, target.cpu().flatten()].sum(1).tolist())
         own = hidden.detach().to(device).requires_grad_()
         loss_value = layer(own, target.to(device))
         loss_value.backward()
@@ -143,7 +143,7 @@ def test_a_captured_call_tells_when_it_is_asked(loss: str) -> None:
     assert value.isfinite()
     target[0, 0] = V + 1
     graph.replay()
-    with pytest.raises(UserError, match=f"held {V + 1}"):
+    with pytest.raises(UserError, match=f"hold {V + 1}"):
         layer.check()
     assert value.isnan()
     target[0, 0] = 0

@@ -67,7 +67,7 @@ def train(
     network = LanguageModel(model, loss, Noise(torch.ones(V)))
     output = network.output
     if output.structure is not None and output.structure.places_CV is not None:
-        output.configure(room=[num_streams * num_steps] * len(output.structure.places_CV))
+        output.configure(capacities=[num_streams * num_steps] * len(output.structure.places_CV))
     training = TrainingConfig(batch_size=num_streams, num_steps=num_steps, precision=precision)
     config = RunConfig(model=model, loss=loss, optimiser=optimiser, training=training)
     step = TrainingStep(network, config, World(), torch.device("cpu"))

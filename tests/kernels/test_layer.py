@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from bnce.losses.wrong_targets import WrongTargets
 from making import layer_of
 from torch import Tensor
 
 from bnce import OutputLayer, RowwiseAdagrad, RowwiseAdam, UserError, clip_grad_norm_, kernels, noise, rows
 from bnce.losses import fused_chunk_nce
-from bnce.losses.wrong_targets import WrongTargets
 
 T, B, D, V = 4, 5, 9, 30
 IGNORED = -100

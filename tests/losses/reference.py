@@ -2,16 +2,22 @@
 
 The names are the paper's (Oualil & Klakow, 2017): M_θ(w, c) = h·w + c is the score, Z the constant, p_n the noise,
 K the number of noise words. Probabilities are formed as they stand there, with exp and division: the losses that train
-are tested against these.
+are tested against these. `losses` are those of a whole batch: noise is drawn as the loss draws it, so that the same
+seed gives both the same words.
+
+Legend: T time steps, B streams, N positions, D hidden, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from bnce import OutputLayer
 
 
 def softmax_probability(scores_V: Tensor, word: int) -> Tensor:
@@ -45,15 +51,6 @@ def softmax_loss(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N:
     return torch.stack(losses).sum()
 
 
-def self_normalised_softmax_loss(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, log_z: Tensor | float, penalty: float
-) -> Tensor:
-    """Sum −ln of Eq. (1) over positions, each with penalty · (ln Σ_v exp M(v, c) − ln Z)²."""
-    scores_NV = hidden_ND.double() @ weight_VD.double().t() + bias_V.double()
-    excess_N = torch.log(torch.exp(scores_NV).sum(1)) - log_z
-    return softmax_loss(hidden_ND, weight_VD, bias_V, target_N) + penalty * (excess_N**2).sum()
-
-
 def sampled_nce_loss(
     hidden_ND: Tensor,
     weight_VD: Tensor,
@@ -75,26 +72,6 @@ def sampled_nce_loss(
     return torch.stack(losses).sum()
 
 
-def sampled_softmax_loss(
-    hidden_ND: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor,
-    target_N: Tensor,
-    drawn_K: Tensor,
-    expected_V: Tensor,
-    remove_hits: bool,
-) -> Tensor:
-    """Sum −ln of the target's share of Σ exp(M) / Q, over it and the drawn words."""
-    weight_VD, bias_V, expected_V = weight_VD.double(), bias_V.double(), expected_V.double()
-    losses = []
-    for hidden_D, target in zip(hidden_ND.double(), target_N, strict=True):
-        noise_K = drawn_K[drawn_K != target] if remove_hits else drawn_K
-        words = torch.cat([target.reshape(1), noise_K])
-        shares = torch.exp(weight_VD[words] @ hidden_D + bias_V[words]) / expected_V[words]
-        losses.append(-torch.log(shares[0] / shares.sum()))
-    return torch.stack(losses).sum()
-
-
 def batch_nce_loss(
     hidden_BD: Tensor,
     weight_VD: Tensor,
@@ -109,50 +86,6 @@ def batch_nce_loss(
     noise = [torch.cat([target_B[:i], target_B[i + 1 :], drawn_K]) for i in range(B)]
     assert all(len(words) == B + K - 1 for words in noise)
     return sampled_nce_loss(hidden_BD, weight_VD, bias_V, target_B, torch.stack(noise), noise_probs_V, log_z)
-
-
-def chunk_nce_loss(
-    hidden_TBD: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor,
-    target_TB: Tensor,
-    noise_probs_V: Tensor,
-    log_z: Tensor | float,
-) -> Tensor:
-    """Sum Eq. (5) over a chunk where the noise of a position is every target of the other streams, at all steps."""
-    T, B = target_TB.shape
-    losses = []
-    for b in range(B):
-        others = torch.cat([target_TB[:, :b], target_TB[:, b + 1 :]], dim=1).reshape(1, -1).expand(T, -1)
-        losses.append(
-            sampled_nce_loss(hidden_TBD[:, b], weight_VD, bias_V, target_TB[:, b], others, noise_probs_V, log_z)
-        )
-    return torch.stack(losses).sum()
-
-
-def chunk_softmax_loss(
-    hidden_TBD: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor,
-    target_TB: Tensor,
-    noise_probs_V: Tensor,
-    log_z: Tensor | float,
-    penalty: float,
-) -> Tensor:
-    """Sum −ln of the target's share of Σ exp(M) / p_n, over it and the targets of the other streams, and the penalty.
-
-    The mean of exp(M) / p_n over those of the other streams estimates Z(context).
-    """
-    weight_VD, bias_V, probs_V = weight_VD.double(), bias_V.double(), noise_probs_V.double()
-    losses = []
-    for b in range(target_TB.shape[1]):
-        others = torch.cat([target_TB[:, :b], target_TB[:, b + 1 :]], dim=1).reshape(-1)
-        for hidden_D, target in zip(hidden_TBD[:, b].double(), target_TB[:, b], strict=True):
-            noise = torch.exp(weight_VD[others] @ hidden_D + bias_V[others]) / probs_V[others]
-            own = torch.exp(weight_VD[target] @ hidden_D + bias_V[target]) / probs_V[target]
-            log_estimate = torch.log(noise.mean())
-            losses.append(-torch.log(own / (own + noise.sum())) + penalty * (log_estimate - log_z) ** 2)
-    return torch.stack(losses).sum()
 
 
 def batch_nce_gradient(
@@ -192,3 +125,89 @@ def adaptive_softmax(
 def _softmax(scores_V: Tensor) -> Tensor:
     exp_V = torch.exp(scores_V)
     return exp_V / exp_V.sum()
+
+
+def losses(
+    layer: OutputLayer,
+    hidden_TBD: Tensor,
+    target_TB: Tensor,
+    valid_TB: Tensor | None = None,
+    stream_TB: Tensor | None = None,
+) -> Tensor:
+    """Compute a layer's loss of every position (T, B) by its equation, from parameters in float64."""
+    T, B = target_TB.shape
+    valid_TB = torch.ones(T, B, dtype=torch.bool) if valid_TB is None else valid_TB
+    stream_TB = torch.arange(B).expand(T, B) if stream_TB is None else stream_TB
+    each = _of_positions(layer, hidden_TBD.double(), target_TB, valid_TB, stream_TB)
+    zero = hidden_TBD.double().sum() * 0.0
+    found = [loss if bool(valid) else zero for loss, valid in zip(each, valid_TB.flatten(), strict=True)]
+    return torch.stack(found).view(T, B) if found else hidden_TBD.double().sum(2)
+
+
+def _of_positions(
+    layer: OutputLayer, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor, stream_TB: Tensor
+) -> Iterator[Tensor]:
+    record: Any = layer.loss
+    (T, B), name, K = target_TB.shape, record.name, layer.num_noise
+    weight_VD, bias_V, log_z = layer.weight.double(), layer.bias.double(), layer.log_z.double()
+    probs_V = layer.noise.log_probs_V.double().exp()
+    shapes = {"nce": (T, B, K), "snce": (T, K), "bnce": (T, K)}
+    drawn = torch.zeros(T, 0, dtype=torch.int64)
+    if name in shapes and K:
+        drawn = (layer.drawn or layer.noise).sample(shapes[name])
+    tries = None if getattr(record, "replacement", True) else layer.noise.tries(K)
+    if name == "sampled-softmax":
+        drawn, expected_V = layer.noise.sample((K,)), K * probs_V
+        if tries is not None:
+            torch.manual_seed(7)
+            drawn = layer.noise.sample((tries.num_draws,)).unique()
+            expected_V = 1 - (1 - probs_V) ** tries.num_draws
+    for t in range(T):
+        for b in range(B):
+            hidden_D, target = hidden_TBD[t, b], target_TB[t, b]
+            if not valid_TB[t, b]:
+                yield hidden_D.sum() * 0.0
+                continue
+            scores_V = weight_VD @ hidden_D + bias_V
+            if name in ("softmax", "self-normalised-softmax"):
+                excess = torch.log(torch.exp(scores_V).sum()) - log_z
+                penalty = record.penalty * excess**2 if record.penalty else 0.0
+                yield -torch.log(softmax_probability(scores_V, int(target))) + penalty
+            elif name == "adaptive-softmax":
+                exact: Any = layer.structure
+                tails = [(tail.projection, tail.weight, tail.bias) for tail in exact.tails]
+                tails_double = [tuple(part.double() for part in tail) for tail in tails]
+                yield -torch.log(adaptive_softmax(hidden_D, weight_VD, bias_V, tails_double)[exact.place_V[target]])  # type: ignore[arg-type]
+            elif name == "sampled-softmax":
+                noise_K = drawn if tries is None else drawn[drawn != target]
+                shares = torch.exp(scores_V) / expected_V
+                yield -torch.log(shares[target] / (shares[target] + shares[noise_K].sum()))
+            elif name in ("nce", "snce"):
+                yield _against(scores_V, target, drawn[t, b] if name == "nce" else drawn[t], probs_V, log_z)
+            elif name == "bnce":
+                is_other_B = valid_TB[t].clone()
+                is_other_B[b] = False
+                others = target_TB[t][is_other_B]
+                mixed_V = probs_V
+                if layer.drawn is not None:
+                    mixed_V = len(others) * probs_V + K * layer.drawn.log_probs_V.double().exp()
+                    mixed_V = mixed_V / (len(others) + K)
+                yield _against(scores_V, target, torch.cat([others, drawn[t]]), mixed_V, log_z)
+            else:
+                noise = target_TB[valid_TB & (stream_TB != stream_TB[t, b])]
+                of_nce = _against(scores_V, target, noise, probs_V, log_z) if record.beta else 0.0
+                ratio_V = torch.exp(scores_V) / probs_V
+                # The mean of exp(M) / p_n over those of the other streams estimates Z(context).
+                log_estimate = torch.log(ratio_V[noise].mean()) if len(noise) else log_z
+                rank = -torch.log(ratio_V[target] / (ratio_V[target] + ratio_V[noise].sum()))
+                rank = rank + record.penalty * (log_estimate - log_z) ** 2
+                yield record.beta * of_nce + (1 - record.beta) * rank if len(noise) else hidden_D.sum() * 0.0
+
+
+def _against(scores_V: Tensor, target: Tensor, noise_K: Tensor, noise_probs_V: Tensor, log_z: Tensor | float) -> Tensor:
+    """Eq. (5) for one position; without noise it has no loss."""
+    if not len(noise_K):
+        return scores_V.sum() * 0.0
+    words = torch.cat([target.reshape(1), noise_K])
+    data = data_probability(unnormalised_probability(scores_V[words], log_z), noise_probs_V[words], len(noise_K))
+    return nce_loss(data[0], data[1:])

@@ -1,13 +1,15 @@
-"""Adaptive softmax against PyTorch's own module, with room for fewer and more targets, and its settings."""
+"""Adaptive softmax against PyTorch's own module, as a distribution over words, and its settings."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from making import layer_of, loss_of
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import bnce
 from bnce import UserError
@@ -41,11 +43,11 @@ def structure_of(layer: bnce.OutputLayer) -> AdaptiveSoftmax:
     return layer.structure
 
 
-@pytest.mark.parametrize("room", [None, [20, 60], [60, 60]])
+@pytest.mark.parametrize("capacities", [None, [20, 60], [60, 60]])
 @pytest.mark.parametrize("where", ["everywhere", "head", "last tail"])
-def test_equals_pytorchs_module_with_its_gradients(where: str, room: list[int] | None) -> None:
+def test_equals_pytorchs_module_with_its_gradients(where: str, capacities: list[int] | None) -> None:
     layer, theirs = twins()
-    layer.configure(room=room)
+    layer.configure(capacities=capacities)
     begin, end = {"everywhere": (0, V), "head": (0, 8), "last tail": (20, V)}[where]
     hidden_ND = torch.randn(60, D, generator=torch.Generator().manual_seed(2)).requires_grad_()
     target_N = torch.randint(begin, end, (60,), generator=torch.Generator().manual_seed(3))
@@ -65,20 +67,7 @@ def test_equals_pytorchs_module_with_its_gradients(where: str, room: list[int] |
     torch.testing.assert_close(layer.all_scores(hidden_ND), theirs.log_prob(hidden_ND))
 
 
-def test_targets_without_room_are_told_of() -> None:
-    layer, _ = twins()
-    layer.configure(room=[2, 2])
-    hidden_ND, target_N = torch.randn(6, D), torch.tensor([0, 9, 10, 30, 40, 41])
-    assert layer(hidden_ND, target_N).isnan()
-    with pytest.raises(UserError, match=r"needed 3 places in tail 2, more than room says \(2\)"):
-        layer.check()
-    layer.check()  # told once
-    layer.configure(room=[2, 3])
-    assert layer(hidden_ND, target_N).isfinite()
-    layer.check()
-
-
-def test_room_is_counted_in_the_text() -> None:
+def test_capacities_are_counted_in_the_text() -> None:
     ids = torch.randint(V, (210,), generator=torch.Generator().manual_seed(2)).numpy()
     layer, _ = twins()
     places_CV = structure_of(layer).places_CV
@@ -102,6 +91,65 @@ def test_room_is_counted_in_the_text() -> None:
     assert streams.max_places(places_CV, 3) == by_group
     halves = [Streams(ids, 6, 4, columns=slice(begin, begin + 3)).max_places(places_CV) for begin in (0, 3)]
     assert [max(pair) for pair in zip(*halves, strict=True)] <= expected
+
+
+class WithoutHost(TorchDispatchMode):
+    """Refuses what makes the host wait for values, or a shape of them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let everything else pass."""
+        name = func.overloadpacket.__name__
+        assert name not in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2"), f"{name} waits"
+        if name in ("index", "index_put_"):
+            assert not any(part is not None and part.dtype == torch.bool for part in args[1]), f"{name} waits"
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_makes_no_shape_of_the_data() -> None:
+    """As in a captured step, where a GPU's host must not have to wait."""
+    layer, _ = twins()
+    hidden_TBD, target_TB = torch.randn(3, 7, D).requires_grad_(), torch.randint(V, (3, 7))
+    layer.configure(capacities=structure_of(layer).places_CV[:, target_TB.flatten()].sum(1).tolist())  # type: ignore[index]
+    batch = layer._batch(hidden_TBD, target_TB)
+    with WithoutHost():
+        layer._compute(batch, layer.loss).sum().backward()
+    with pytest.raises(AssertionError, match="waits"), WithoutHost():
+        target_TB[target_TB > 3].tolist()
+
+
+def test_probabilities_sum_to_one_without_a_constant() -> None:
+    layer = twins()[0].double()
+    hidden_ND = torch.randn(5, D, dtype=torch.float64)
+    log_prob_NV = layer.all_scores(hidden_ND)
+    torch.testing.assert_close(log_prob_NV.exp().sum(1), torch.ones(5, dtype=torch.float64))
+    assert layer.normalises
+    assert layer.log_z.item() == 0
+    assert layer.log_normaliser(hidden_ND).tolist() == [0.0] * 5
+    every_NV = torch.arange(V).expand(5, V)
+    for normalised in (False, True):
+        torch.testing.assert_close(layer.log_probs(hidden_ND, every_NV, normalised), log_prob_NV)
+    torch.testing.assert_close(layer.scores_between(hidden_ND, 7, 19), log_prob_NV[:, 7:19])
+    word_N = torch.tensor([3, 3, 0, 39, 11])
+    torch.testing.assert_close(layer.log_probs(hidden_ND, word_N), log_prob_NV[torch.arange(5), word_N])
+    torch.testing.assert_close(layer(hidden_ND, word_N), -layer.log_probs(hidden_ND, word_N).mean())
+
+
+def test_it_starts_at_the_unigram() -> None:
+    counts = COUNTS[torch.randperm(V, generator=torch.Generator().manual_seed(4))]
+    log_prob_V = layer_of(D, V, counts, "adaptive-softmax").all_scores(torch.zeros(1, D))[0]
+    torch.testing.assert_close(log_prob_V, (counts / counts.sum()).log(), rtol=1e-5, atol=1e-5)
+
+
+def test_what_it_has_no_use_for_is_refused() -> None:
+    with pytest.raises(UserError, match=r"bnce\.noise\.Running counts them while it trains: give the counts"):
+        layer_of(D, V, bnce.noise.Running(V), "adaptive-softmax")
+
+
+def test_a_state_fits_a_layer_of_the_same_counts() -> None:
+    trained, other = twins()[0], layer_of(D, V, COUNTS, "adaptive-softmax", cutoffs=CUTOFFS, div_value=4.0)
+    other.load_state_dict(trained.state_dict())
+    hidden_ND, target_N = torch.randn(9, D), torch.randint(V, (9,))
+    assert torch.equal(other.log_probs(hidden_ND, target_N), trained.log_probs(hidden_ND, target_N))
 
 
 def test_rare_words_are_in_tails_wherever_their_ids_are() -> None:
@@ -145,8 +193,9 @@ def test_settings_are_for_it_alone() -> None:
         loss_of("adaptive-softmax", cutoffs=(9, 3))
     with pytest.raises(UserError, match=r"loss.div_value is 0.5: it must be at least 1"):
         loss_of("adaptive-softmax", div_value=0.5)
-    with pytest.raises(UserError, match="The loss bnce has no parts to make room in"):
-        layer_of(D, V, COUNTS).configure(room=[3])
+    for layer, capacities in ((layer_of(D, V, COUNTS), [3]), (twins()[0], [3]), (twins()[0], [3, -1])):
+        with pytest.raises(UserError, match=r"^capacities are \[3.*\]: give one number of 0 or more per tail"):
+            layer.configure(capacities=capacities)
 
 
 def test_cutoffs_are_a_list_in_settings_and_in_files(tmp_path: Path) -> None:

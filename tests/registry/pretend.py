@@ -17,7 +17,7 @@ def batch_softmax(batch, record):
     weight_TBD, bias_TB = batch.output_rows(batch.target_TB)
     score_TBB = torch.matmul(batch.hidden_TBD, weight_TBD.transpose(1, 2)).float() + bias_TB.unsqueeze(1)
     loss_N = F.cross_entropy(score_TBB.flatten(0, 1), torch.arange(B).repeat(T), reduction="none")
-    return batch.where_counted(loss_N)
+    return batch.words().where_counted(loss_N)
 
 
 @bnce.register

@@ -7,12 +7,13 @@ a hidden layer that is projected to D / div_value^i units. With k(w) the tail of
     p(w) = head(tail k) · softmax_k(W_k·(P_k·h) + b_k)(w)   for rare ones
 
 Only positions whose target is in a tail compute it. PyTorch's module looks for them with `nonzero`, for which a GPU's
-host has to wait. Here every tail has room for as many positions as a chunk of the text has at most, which is counted
-beforehand; so shapes do not depend on the data and a step can be captured. What has no room makes the loss NaN: it is
-never left out in silence. Unlike PyTorch's module, tails have biases, so that training starts at the unigram model.
+host has to wait. Here every tail has the capacity for as many positions as a chunk of the text has at most, which is
+counted beforehand; so shapes do not depend on the data and a step can be captured. More positions make the loss NaN:
+they are never left out in silence. Unlike PyTorch's module, tails have biases, so that training starts at the unigram
+model.
 
 Legend: N positions, D hidden, V vocabulary, S words of the head, C tails, R = S + C rows of the head, v words and
-d units of a tail, Q positions that a tail has room for.
+d units of a tail, Q the capacity of a tail.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,10 +29,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bnce.errors import UserError
-from bnce.losses.output_batch import OutputBatch
+from bnce.losses.exact_layer import ExactLayer, by_frequency
+from bnce.losses.loss import OutputBatch
+from bnce.losses.scored import Scoring, score, scored
 from bnce.losses.scores import log_normaliser, score_all, score_words
-from bnce.losses.softmax import chunked_cross_entropy, cross_entropies
-from bnce.losses.structure import Structure, by_frequency
+from bnce.losses.softmax import cross_entropies
 from bnce.noise import Noise
 
 # The shares of the vocabulary after which the tails begin. At V = 800K these are the cutoffs 60,000 and 160,000 of
@@ -38,38 +41,24 @@ from bnce.noise import Noise
 CUTOFF_SHARES = (3 / 40, 1 / 5)
 
 
-def adaptive_softmax(batch: OutputBatch) -> Tensor:
-    """Sum −ln p(target) over the positions that count."""
-    hidden_ND, target_N, valid_N = batch.flat()
-    structure = _structure(batch)
-    place_N, tail_N = structure.find(target_N, valid_N)
-    head_N = structure.head_rows(place_N, tail_N)
-    total = chunked_cross_entropy(hidden_ND, batch.weight_VD, batch.bias_V, head_N, valid_N)
-    for tail, position_Q, is_there_Q, excess in structure.positions(tail_N):
-        small_Qd = tail.project(hidden_ND.index_select(0, position_Q))
-        word_Q = torch.where(is_there_Q, place_N.index_select(0, position_Q) - tail.begin, 0)
-        total = total + chunked_cross_entropy(small_Qd, tail.weight, tail.bias, word_Q, is_there_Q) + excess
-    return total
-
-
-def adaptive_softmax_each(batch: OutputBatch) -> Tensor:
-    """Compute −ln p(target) of every position (T, B), with all logits at once."""
-    hidden_ND, target_N, valid_N = batch.flat()
-    structure = _structure(batch)
-    hidden_ND = hidden_ND.to(batch.weight_VD.dtype)
-    place_N, tail_N = structure.find(target_N, valid_N)
-    loss_N = cross_entropies(hidden_ND, batch.weight_VD, batch.bias_V, structure.head_rows(place_N, tail_N))
-    for tail, position_Q, is_there_Q, excess in structure.positions(tail_N):
-        small_Qd = tail.project(hidden_ND.index_select(0, position_Q))
-        word_Q = torch.where(is_there_Q, place_N.index_select(0, position_Q) - tail.begin, 0)
-        loss_Q = torch.where(is_there_Q, cross_entropies(small_Qd, tail.weight, tail.bias, word_Q), 0.0)
-        loss_N = loss_N.index_add(0, position_Q, loss_Q) + excess
-    return batch.where_counted(loss_N)
-
-
-def _structure(batch: OutputBatch) -> AdaptiveSoftmax:
-    assert isinstance(batch.structure, AdaptiveSoftmax)
-    return batch.structure
+def adaptive_softmax(batch: OutputBatch, record: Any) -> Tensor:
+    """Compute −ln p(target) of every position (T, B); `batch.loss_state` is the `AdaptiveSoftmax` of the record."""
+    words, hidden_ND = batch.words(), batch.hidden_TBD.flatten(0, 1)
+    layer: AdaptiveSoftmax = batch.loss_state
+    place_TB, tail_TB = layer.find(words.target_TB, words.valid_TB)
+    loss_TB = scored(batch, words, cross_entropies, rows=(layer.head_rows(place_TB, tail_TB),))
+    place_N = place_TB.reshape(-1)
+    for tail, position_Q, is_there_Q, excess in layer.positions(tail_TB.reshape(-1)):
+        scoring = Scoring(
+            cross_entropies,
+            counts_PR=is_there_Q.to(batch.score_dtype).unsqueeze(0),
+            rows=(torch.where(is_there_Q, place_N.index_select(0, position_Q) - tail.begin, 0).unsqueeze(0),),
+            place_R=position_Q,
+            num_positions=len(place_N),
+        )
+        small_1Qd = tail.project(hidden_ND.index_select(0, position_Q)).unsqueeze(0)
+        loss_TB = loss_TB + score(small_1Qd, tail.weight, tail.bias, None, scoring).view(loss_TB.shape) + excess
+    return loss_TB
 
 
 def _tail_size(hidden_size: int, div_value: float, number: int) -> int:
@@ -94,8 +83,8 @@ class Tail(nn.Module):
         return F.linear(hidden_ND.to(self.projection.dtype), self.projection)
 
 
-class AdaptiveSoftmax(Structure):
-    """The tails, each with room for so many targets of a chunk."""
+class AdaptiveSoftmax(ExactLayer):
+    """The tails, each with a capacity of so many targets of a chunk."""
 
     parts = "tail"
     place_V: Tensor  # by frequency
@@ -109,8 +98,6 @@ class AdaptiveSoftmax(Structure):
             raise UserError(
                 f"cutoffs are {cutoffs}: give rising numbers from 1 to {V - 1}, below the size of the vocabulary ({V})."
             )
-        if not 1 <= div_value < math.inf:
-            raise UserError(f"div_value is {div_value}: it must be 1 or more.")
         self.cutoffs, self.num_frequent = cutoffs, cutoffs[0]
         self.num_rows = self.num_frequent + len(cutoffs)
         ends = [*cutoffs[1:], V]
@@ -118,14 +105,11 @@ class AdaptiveSoftmax(Structure):
             Tail(hidden_size, _tail_size(hidden_size, div_value, number), begin, end)
             for number, (begin, end) in enumerate(zip(cutoffs, ends, strict=True), start=1)
         )
-        sorted_V = np.zeros(V) if self.probs_V is None else -np.sort(-self.probs_V)
-        self.shares = [float(sorted_V[begin:end].sum()) for begin, end in zip(cutoffs, ends, strict=True)]
-        place_V = by_frequency(self.probs_V)
+        place_V = None if self.probs_V is None else by_frequency(self.probs_V)
         self.keep("place_V", place_V)
         tails_C1 = np.arange(1, len(cutoffs) + 1)[:, None]
-        self.make_room(
-            None if place_V is None else np.searchsorted(cutoffs, place_V, side="right") == tails_C1, len(cutoffs)
-        )
+        places_CV = None if place_V is None else np.searchsorted(cutoffs, place_V, side="right") == tails_C1
+        self.place(places_CV, len(cutoffs))
 
     def start_(self, bias_R: Tensor) -> None:
         """Start at the unigram model; projections keep the size of what they project (Glorot and Bengio, 2010)."""
@@ -166,15 +150,15 @@ class AdaptiveSoftmax(Structure):
         return head_N.clamp(max=self.num_rows - 1)  # of positions that do not count
 
     def positions(self, tail_N: Tensor) -> Iterator[tuple[Tail, Tensor, Tensor, Tensor]]:
-        """Give for each tail the positions of its targets (Q,), which places hold one, and 0, or NaN without room."""
+        """Give for each tail the positions of its targets (Q,), which of them are any, and 0; beyond capacity NaN."""
         tails = self.all_tails()
         number_C = torch.arange(1, len(tails) + 1, device=tail_N.device)
         count_C = (tail_N.unsqueeze(1) == number_C).sum(0)
         N = len(tail_N)
-        room = self.find_room(count_C, N)
+        sizes = self.choose_sizes(count_C, N)
         order_N = torch.sort(tail_N, stable=True).indices
         first_C = N - count_C.flip(0).cumsum(0).flip(0)  # the tails are the last ones in this order
-        for number, (tail, size) in enumerate(zip(tails, room, strict=True)):
+        for number, (tail, size) in enumerate(zip(tails, sizes, strict=True)):
             place_Q = torch.arange(size, device=tail_N.device)
             position_Q = order_N.index_select(0, (first_C[number] + place_Q).clamp(max=max(0, N - 1)))
             excess = torch.where(count_C[number] > size, torch.nan, 0.0)
@@ -204,15 +188,6 @@ class AdaptiveSoftmax(Structure):
             own_Nv = score_all(tail.project(hidden_ND), tail.weight, tail.bias).log_softmax(1)
             parts.append(own_Nv + head_NR[:, self.num_frequent + number, None])
         return torch.cat(parts, 1).index_select(1, self.place_V)
-
-    @property
-    def products_per_word(self) -> float:
-        """The head for every position, and a tail for the share of words that are in it."""
-        D = self.all_tails()[0].projection.shape[1]
-        products = float(self.num_rows * D)
-        for tail, share in zip(self.all_tails(), self.shares, strict=True):
-            products += share * len(tail.projection) * (D + tail.end - tail.begin)
-        return products
 
 
 def default_cutoffs(vocab_size: int) -> list[int]:

@@ -14,135 +14,72 @@ limit of many words. Of words drawn with replacement hits stay: the model is rig
 2018). Without them it never is: the target stands in the sum once, with weight 1 / Q, though it was drawn Q times on
 average.
 
-The scores of all positions against all drawn words are one matrix product, computed a block of positions at a time
-(`blocked.py`). A position's own target is scored apart. Words are drawn with replacement, or different ones: `Tries`
-draws with replacement, of which equal ones count once. Shapes are then fixed, nothing costs time in the size of the
-vocabulary, and the expected count Q of a word is exact:
+Words are drawn with replacement, or different ones (`record.replacement`): `Tries` draws with replacement, of which
+equal ones count once. Shapes are then fixed, nothing costs time in the size of the vocabulary, and the expected count Q
+of a word is exact:
 
     with replacement   Q(w) = K · p_n(w)
     different words    Q(w) = 1 − (1 − p_n(w))^num_draws
 
-Legend: T time steps, B streams, N = T·B positions, R positions of a block, C columns, D hidden.
+Legend: T time steps, B streams, N = T·B positions, R rows of a block, C columns, D hidden.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bnce import kernels
-from bnce.errors import UserError
-from bnce.losses.blocked import blocked_loss
-from bnce.losses.output_batch import OutputBatch
-from bnce.losses.softmax import missing_rows
-from bnce.machine.precision import at_least_float32, product_dtype
+from bnce.losses.loss import OutputBatch
+from bnce.losses.scored import Block, finish, scored, scores, shares_
 from bnce.noise import Noise, Tries
 
 LEAST = -1e30  # stands for ln 0 where two of them would be subtracted
 
 
-def sampled_softmax(batch: OutputBatch) -> Tensor:
-    """Sum the sampled softmax loss over the positions that count."""
-    columns = draw_columns(batch)
-    weight_CD, offset_C, word_C = columns.weight_CD, columns.offset_C, columns.word_C
-    if missing := missing_rows(weight_CD, product_dtype(columns.hidden_ND)):
-        weight_CD = F.pad(weight_CD, (0, 0, 0, missing))
-        offset_C, word_C = F.pad(offset_C, (0, missing), value=-torch.inf), F.pad(word_C, (0, missing), value=-1)
+def sampled_softmax(batch: OutputBatch, record: Any) -> Tensor:
+    """Compute the sampled softmax loss of every position (T, B).
 
-    def rule_of_block(
-        product_RC: Tensor, offset_C: Tensor, own_N: Tensor | None, begin: int
-    ) -> tuple[Tensor, Tensor | None]:
-        assert own_N is not None
-        block = slice(begin, begin + len(product_RC))
-        of_block = own_N[block], word_C, columns.target_N[block], columns.valid_N[block]
-        loss_R, own_grad_R = sampled_softmax_(product_RC, offset_C, *of_block, remove_hits=batch.tries is not None)
-        return loss_R.sum(), own_grad_R
-
-    return blocked_loss(columns.hidden_ND, weight_CD, offset_C, rule_of_block, columns.own_N)
-
-
-def sampled_softmax_each(batch: OutputBatch) -> Tensor:
-    """Compute the loss of every position (T, B), with every score at once."""
-    columns = draw_columns(batch)
-    score_NC = columns.all_scores()
-    if batch.tries is not None:
-        score_NC = score_NC.masked_fill(columns.word_C == columns.target_N.unsqueeze(1), -torch.inf)
-    total_N = torch.cat([columns.own_N.unsqueeze(1), score_NC], 1).logsumexp(1)
-    loss_N = torch.where(columns.valid_N, total_N - columns.own_N, 0.0)
-    return loss_N.reshape(batch.target_TB.shape)
+    `batch.loss_state` are the `Tries` that different words are drawn by; None: words are drawn with replacement.
+    """
+    words, tries = batch.words(), batch.loss_state
+    word_C = batch.noise.sample((record.num_noise if tries is None else tries.num_draws,))
+    is_word_C = None
+    if tries is not None:
+        word_C, is_word_C = first_of_each(word_C, tries.max_distinct)
+    shift_C = -log_expected(batch.noise, word_C, record.num_noise, tries)
+    return scored(
+        batch,
+        words,
+        ranking,
+        word_PM=word_C.unsqueeze(0),
+        shift_PM=(shift_C if is_word_C is None else shift_C.where(is_word_C, -torch.inf)).unsqueeze(0),
+        own_shift_TB=-log_expected(batch.noise, words.target_TB, record.num_noise, tries),
+        rows=() if tries is None else (words.target_TB,),
+        shared=() if tries is None else (word_C,),
+    )
 
 
-@kernels.with_twin("sampled_softmax")
-def sampled_softmax_(
-    product_RC: Tensor,
-    offset_C: Tensor,
-    own_R: Tensor,
-    word_C: Tensor,
-    target_R: Tensor,
-    valid_R: Tensor,
-    *,
-    remove_hits: bool,
-) -> tuple[Tensor, Tensor]:
-    """Compute the loss of some positions (R,) and the gradient of their own scores; the products become gradients."""
-    score_RC = at_least_float32(product_RC) + offset_C
-    if remove_hits:
-        score_RC.masked_fill_(word_C == target_R.unsqueeze(1), -torch.inf)
-    total_R = score_RC.logsumexp(1).clamp(min=LEAST)
-    lead_R = total_R - own_R
-    push_R = torch.sigmoid(lead_R) * valid_R
-    product_RC.copy_(score_RC.sub_(total_R.unsqueeze(1)).exp_().mul_(push_R.unsqueeze(1)))
-    return torch.where(valid_R, F.softplus(lead_R), 0.0), -push_R
+def ranking(block: Block, *word_C: Tensor) -> Tensor:
+    """Turn products and own scores into gradients, and give the loss of each row.
 
-
-@dataclass(frozen=True)
-class Columns:
-    """The drawn words with their output rows, and each position's own target with its score."""
-
-    hidden_ND: Tensor
-    weight_CD: Tensor
-    offset_C: Tensor  # −inf where there is no word
-    word_C: Tensor
-    own_N: Tensor
-    target_N: Tensor
-    valid_N: Tensor
-
-    def all_scores(self) -> Tensor:
-        """Compute every score (N, C) at once."""
-        product_NC = torch.matmul(self.hidden_ND.to(self.weight_CD.dtype), self.weight_CD.t())
-        return at_least_float32(product_NC) + self.offset_C
-
-
-def draw_columns(batch: OutputBatch) -> Columns:
-    """Draw words and read what the loss needs of them."""
-    if batch.num_noise < 1:
-        raise UserError(
-            f"The loss sampled-softmax draws words, but num_noise is {batch.num_noise}: set it to 1 or more."
-        )
-    target_N = batch.target_TB.reshape(-1)
-    N = len(target_N)
-    word_C, is_word_C = draw_words(batch)
-    # Targets and drawn words are read together: one gather from a table gives one gradient.
-    words_M = torch.cat([target_N, word_C])
-    weight_MD, bias_M = batch.output_rows(words_M)
-    offset_M = at_least_float32(bias_M) - log_expected(batch.noise, words_M, batch.num_noise, batch.tries)
-    offset_C = offset_M[N:]
-    if is_word_C is not None:
-        offset_C = offset_C.masked_fill(~is_word_C, -torch.inf)
-    hidden_ND = batch.hidden_TBD.flatten(0, 1)
-    own_N = at_least_float32((hidden_ND.to(weight_MD.dtype) * weight_MD[:N]).sum(1)) + offset_M[:N]
-    valid_TB = torch.ones_like(batch.target_TB, dtype=torch.bool) if batch.valid_TB is None else batch.valid_TB
-    return Columns(hidden_ND, weight_MD[N:], offset_C, word_C, own_N, target_N, valid_TB.reshape(-1))
-
-
-def draw_words(batch: OutputBatch) -> tuple[Tensor, Tensor | None]:
-    """Draw the words of the columns (C,), and say which of them are words; None: all."""
-    if batch.tries is None:
-        return batch.noise.sample((batch.num_noise,)), None
-    return first_of_each(batch.noise.sample((batch.tries.num_draws,)), batch.tries.max_distinct)
+    `word_C` are the words of the columns where hits have no part; `rows` are then the words of the targets.
+    """
+    score_1RC, own_1R = scores(block), block.own_PR
+    assert own_1R is not None
+    for word in word_C:
+        is_hit_1RC = block.rows[0].unsqueeze(2) == F.pad(word, (0, score_1RC.shape[2] - word.shape[0]), value=-1)
+        score_1RC.masked_fill_(is_hit_1RC, -torch.inf)
+    total_1R1 = shares_(score_1RC)
+    is_nothing_1R1 = total_1R1 == -torch.inf
+    lead_1R = total_1R1.squeeze(2).clamp(min=LEAST) - own_1R
+    push_1R = torch.sigmoid(lead_1R)
+    gradient_1RC = score_1RC.mul_(push_1R.unsqueeze(2)).masked_fill_(is_nothing_1R1, 0.0)
+    own_1R.copy_(-push_1R)
+    return finish(block, gradient_1RC, F.softplus(lead_1R))
 
 
 def first_of_each(drawn_K: Tensor, num_columns: int) -> tuple[Tensor, Tensor]:

@@ -93,7 +93,7 @@ class TrainingStep:
                 self.optimiser.words_of_text = T * B, most + max(B, FILLED_UP)
         if structure is not None and structure.places_CV is not None and self.device.type == "cuda":
             most_C = torch.tensor([streams.max_places(structure.places_CV, self.num_groups)])
-            output.configure(room=self.world.gather(most_C).flatten(0, 1).amax(0).tolist())
+            output.configure(capacities=self.world.gather(most_C).flatten(0, 1).amax(0).tolist())
 
     @property
     def starts_up(self) -> bool:

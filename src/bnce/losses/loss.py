@@ -76,6 +76,13 @@ class Words(NamedTuple):
         counts_TB = self.valid_TB.to(dtype)
         return counts_TB if self.wrong_TB is None else counts_TB.masked_fill(self.wrong_TB, torch.nan)
 
+    def where_counted(self, loss: Tensor) -> Tensor:
+        """Give a loss (T, B) or (N,) as (T, B): 0 where a position does not count, NaN where it has no word."""
+        loss_TB = loss.reshape(self.target_TB.shape)
+        if self.valid_TB is None:
+            return loss_TB
+        return torch.where(self.valid_TB, loss_TB, 0.0 if self.wrong_TB is None else self.counts(loss_TB.dtype))
+
 
 class Counted(NamedTuple):
     """Which positions are trained on, where the batch is the noise."""

@@ -1,77 +1,48 @@
-"""Every loss against the layer it replaces, in float64: losses of positions, sums, means, uneven weights, gradients.
+"""Every loss against its equation in float64: losses of positions, sums, means, uneven weights, gradients.
 
 Legend: T time steps, B streams, N positions, D hidden, V vocabulary, K drawn words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from making import layer_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import bnce
 from bnce import UserError
-from bnce.new_losses import adaptive_softmax, batch_nce, chunk, sampled_nce, sampled_softmax, scored, softmax
-from bnce.new_losses.loss import OutputBatch, Words, count_steps, count_streams
+from bnce.losses import scored
+from bnce.losses.loss import OutputBatch, Words
+from tests.losses import reference
 
 T, B, D, V, K = 3, 5, 6, 23, 4
 COUNTS = torch.arange(1, V + 1)
 UNIFORM = bnce.noise.uniform(V)
-DIFFERENT = bnce.noise.unigram(COUNTS).tries(K)
 NARROW = (torch.bfloat16, torch.float16)
-Losses = Callable[[OutputBatch, Any], Tensor]
 
-# name: (the loss, its record, the old layer's arguments, where its noise comes from)
-CASES: dict[str, tuple[Losses, Any, dict[str, Any], str]] = {
-    "bnce": (batch_nce.batch_nce, SimpleNamespace(num_noise=0), {"loss": "bnce"}, "step"),
-    "adaptive bnce": (batch_nce.batch_nce, SimpleNamespace(num_noise=K), {"loss": "bnce", "num_noise": K}, "step"),
-    "mixture": (
-        batch_nce.batch_nce,
-        SimpleNamespace(num_noise=K),
-        {"loss": "bnce", "num_noise": K, "drawn": UNIFORM},
-        "step",
-    ),
-    "chunk-bnce": (chunk.chunk, SimpleNamespace(beta=1.0, penalty=0.0), {"loss": "chunk-bnce"}, "chunk"),
-    "chunk-softmax": (
-        chunk.chunk,
-        SimpleNamespace(beta=0.0, penalty=0.3),
-        {"loss": "chunk-softmax", "penalty": 0.3},
-        "chunk",
-    ),
-    "softmax": (softmax.softmax, SimpleNamespace(penalty=0.0), {"loss": "softmax"}, "none"),
-    "self-normalised-softmax": (
-        softmax.softmax,
-        SimpleNamespace(penalty=0.3),
-        {"loss": "self-normalised-softmax", "penalty": 0.3},
-        "none",
-    ),
-    "nce": (sampled_nce.nce, SimpleNamespace(num_noise=K), {"loss": "nce", "num_noise": K}, "none"),
-    "snce": (sampled_nce.shared_nce, SimpleNamespace(num_noise=K), {"loss": "snce", "num_noise": K}, "none"),
-    "sampled-softmax": (
-        sampled_softmax.sampled_softmax,
-        SimpleNamespace(num_noise=K),
-        {"loss": "sampled-softmax", "num_noise": K},
-        "none",
-    ),
-    "different words": (
-        sampled_softmax.sampled_softmax,
-        SimpleNamespace(num_noise=K),
-        {"loss": "sampled-softmax", "num_noise": K, "replacement": False},
-        "none",
-    ),
-    "adaptive-softmax": (
-        adaptive_softmax.adaptive_softmax,
-        SimpleNamespace(),
-        {"loss": "adaptive-softmax", "cutoffs": [5, 12]},
-        "none",
-    ),
+# Each with what a layer takes for it.
+CASES: dict[str, dict[str, Any]] = {
+    "bnce": {"loss": "bnce"},
+    "adaptive bnce": {"loss": "bnce", "num_noise": K},
+    "mixture": {"loss": "bnce", "num_noise": K, "drawn": UNIFORM},
+    "chunk-bnce": {"loss": "chunk-bnce"},
+    "chunk-softmax": {"loss": "chunk-softmax", "penalty": 0.3},
+    "chunk": {"loss": "chunk", "beta": 0.3, "penalty": 0.2},
+    "softmax": {"loss": "softmax"},
+    "self-normalised-softmax": {"loss": "self-normalised-softmax", "penalty": 0.3},
+    "nce": {"loss": "nce", "num_noise": K},
+    "snce": {"loss": "snce", "num_noise": K},
+    "sampled-softmax": {"loss": "sampled-softmax", "num_noise": K},
+    "different words": {"loss": "sampled-softmax", "num_noise": K, "replacement": False},
+    "adaptive-softmax": {"loss": "adaptive-softmax", "cutoffs": [5, 12]},
 }
+CHUNKS = ("chunk-bnce", "chunk-softmax", "chunk")
+WITHOUT_A_CONSTANT = ("softmax", "sampled-softmax", "different words", "adaptive-softmax")
 FIRST_ORDER = [name for name in CASES if name not in ("nce", "snce")]
 MASKS: dict[str, Tensor | None] = {
     "all": None,
@@ -95,11 +66,10 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def build(name: str, *, sparse: bool = False, dtype: torch.dtype = torch.float64, **options: Any) -> bnce.OutputLayer:
-    """Make the old layer, away from its start."""
+    """Make a layer away from its start."""
     torch.manual_seed(1)
-    given = CASES[name][2]
-    learns = name != "adaptive-softmax" and name != "softmax"
-    layer = bnce.OutputLayer(D, V, COUNTS, **given, learn_log_z=learns, sparse=sparse, dtype=dtype, **options)
+    learns = {} if name in WITHOUT_A_CONSTANT else {"learn_log_z": True}
+    layer = layer_of(D, V, COUNTS, **CASES[name], **learns, sparse=sparse, dtype=dtype, **options)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter += (0.5 * torch.randn(parameter.shape, dtype=torch.float64)).to(dtype)
@@ -115,54 +85,22 @@ def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     return hidden_TBD, target_TB
 
 
-def states(layer: bnce.OutputLayer, name: str) -> Any:
-    """Give what a layer keeps for its loss; the exact layer has the parameters of the old one."""
-    if layer.structure is None:
-        return layer.drawn if layer.drawn is not None else layer.tries
-    exact = adaptive_softmax.AdaptiveSoftmax(D, layer.noise, cutoffs=CASES[name][2]["cutoffs"])
-    for own, old in zip(exact.tails, layer.structure.tails, strict=True):
-        own.projection, own.weight, own.bias = old.projection, old.weight, old.bias
-    return exact
-
-
 def compute(
-    name: str,
     layer: bnce.OutputLayer,
     hidden_TBD: Tensor,
     target_TB: Tensor,
     mask_TB: Tensor | None = None,
     stream_TB: Tensor | None = None,
-    state: Any = None,
 ) -> Tensor:
-    """Compute the new loss of every position with the parameters of an old layer."""
-    loss, record, _, _ = CASES[name]
+    """Compute the loss of every position."""
     torch.manual_seed(7)
-    return loss(
-        OutputBatch(
-            hidden_TBD,
-            target_TB,
-            mask_TB,
-            stream_TB,
-            layer.weight,
-            layer.bias,
-            layer.log_z,
-            layer.noise,
-            layer.sparse,
-            states(layer, name) if state is None else state,
-        ),
-        record,
-    )
+    return layer._compute(layer._batch(hidden_TBD, target_TB, mask_TB, stream_TB), layer.loss)
 
 
-def count(name: str, target_TB: Tensor, mask_TB: Tensor | None, stream_TB: Tensor | None = None) -> int:
-    """Count the positions that are trained on, as a layer does for its mean."""
-    _, record, _, noise = CASES[name]
-    valid_TB = mask_TB
-    if noise == "step":
-        valid_TB = count_steps(mask_TB, target_TB, record.num_noise, torch.float64).valid_TB
-    if noise == "chunk":
-        valid_TB = count_streams(mask_TB, target_TB, stream_TB, torch.float64).valid_TB
-    return target_TB.numel() if valid_TB is None else max(1, int(valid_TB.sum()))
+def expected(layer: bnce.OutputLayer, *given: Tensor | None) -> Tensor:
+    """Compute the same by the equation."""
+    torch.manual_seed(7)
+    return reference.losses(layer, *given)  # type: ignore[arg-type]
 
 
 def gradients(loss: Tensor, hidden_TBD: Tensor, layer: bnce.OutputLayer) -> list[Tensor]:
@@ -179,49 +117,49 @@ def assert_same(found: list[Tensor], wanted: list[Tensor]) -> None:
         torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-12 * max(1.0, scale))
 
 
-@pytest.mark.filterwarnings("ignore:.*takes the other targets of the batch as noise:UserWarning")
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", CASES)
-def test_equals_the_old_layer(name: str, mask: str, sparse: bool) -> None:
-    mask_TB, (hidden_TBD, target_TB) = MASKS[mask], inputs()
-    layer = build(name, sparse=sparse, reduction="none")
-    torch.manual_seed(7)
-    old_TB = layer(hidden_TBD, target_TB, mask_TB)
+def test_equals_its_equation(name: str, mask: str, sparse: bool) -> None:
+    mask_TB, (hidden_TBD, target_TB), layer = MASKS[mask], inputs(), build(name, sparse=sparse)
     given_TB = target_TB if mask_TB is None else target_TB.where(mask_TB, -100)
-    new_TB = compute(name, layer, hidden_TBD, given_TB, mask_TB)
-    assert_same([new_TB], [old_TB])
-    num_positions = count(name, target_TB, mask_TB)
+    found_TB, expected_TB = (
+        compute(layer, hidden_TBD, given_TB, mask_TB),
+        expected(layer, hidden_TBD, given_TB, mask_TB),
+    )
+    assert_same([found_TB], [expected_TB])
+    num_positions = max(1, int((expected_TB != 0).sum()))
     for weigh in WEIGHTS.values():
-        new = gradients(weigh(compute(name, layer, hidden_TBD, given_TB, mask_TB), num_positions), hidden_TBD, layer)
+        loss = weigh(compute(layer, hidden_TBD, given_TB, mask_TB), num_positions)
+        wanted = weigh(expected(layer, hidden_TBD, given_TB, mask_TB), num_positions)
+        assert_same(gradients(loss, hidden_TBD, layer), gradients(wanted, hidden_TBD, layer))
+    for reduction, loss in (("mean", expected_TB.sum() / num_positions), ("sum", expected_TB.sum())):
+        layer.reduction = reduction
         torch.manual_seed(7)
-        assert_same(new, gradients(weigh(layer(hidden_TBD, target_TB, mask_TB), num_positions), hidden_TBD, layer))
-    mean = build(name, reduction="mean")
-    torch.manual_seed(7)
-    torch.testing.assert_close(new_TB.sum() / num_positions, mean(hidden_TBD, target_TB, mask_TB), rtol=1e-12, atol=0)
+        torch.testing.assert_close(layer(hidden_TBD, given_TB, mask_TB), loss, rtol=1e-12, atol=0)
 
 
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("mask", [None, "holes"])
-@pytest.mark.parametrize("name", ["chunk-bnce", "chunk-softmax"])
-def test_ragged_streams_equal_the_old_layer(name: str, mask: str | None, sparse: bool) -> None:
+@pytest.mark.parametrize("name", CHUNKS)
+def test_ragged_streams_equal_the_equation(name: str, mask: str | None, sparse: bool) -> None:
     hidden_TBD, target_TB = inputs()
     hidden_1ND, target_1N = hidden_TBD.detach().flatten(0, 1).unsqueeze(0).requires_grad_(), target_TB.view(1, -1)
     stream_1N = torch.tensor([4, 4, 4, 9, 9, 9, 9, 9, -7, -7, 2**40, 2**40, 3, 4, 4]).view(1, -1)
     mask_1N = None if mask is None else MASKS[mask].view(1, -1)  # type: ignore[union-attr]
-    layer = build(name, sparse=sparse, reduction="none")
-    old_N = layer(hidden_1ND, target_1N, mask_1N, streams=stream_1N)
-    assert_same([compute(name, layer, hidden_1ND, target_1N, mask_1N, stream_1N)], [old_N])
+    layer = build(name, sparse=sparse)
+    given = hidden_1ND, target_1N, mask_1N, stream_1N
+    expected_1N = expected(layer, *given)
+    assert_same([compute(layer, *given)], [expected_1N])
     for weigh in WEIGHTS.values():
-        new = compute(name, layer, hidden_1ND, target_1N, mask_1N, stream_1N)
-        old = layer(hidden_1ND, target_1N, mask_1N, streams=stream_1N)
-        assert_same(gradients(weigh(new, 15), hidden_1ND, layer), gradients(weigh(old, 15), hidden_1ND, layer))
+        wanted = gradients(weigh(expected(layer, *given), 15), hidden_1ND, layer)
+        assert_same(gradients(weigh(compute(layer, *given), 15), hidden_1ND, layer), wanted)
     with monkeypatched_compiling():  # the columns that compiled code has
-        fixed = compute(name, layer, hidden_1ND, target_1N, mask_1N, stream_1N)
-        assert_same([fixed], [old_N])
-        assert_same(gradients(fixed.sum(), hidden_1ND, layer), gradients(old_N.sum(), hidden_1ND, layer))
+        fixed_1N = compute(layer, *given)
+        assert_same([fixed_1N], [expected_1N])
+        assert_same(gradients(fixed_1N.sum(), hidden_1ND, layer), gradients(expected_1N.sum(), hidden_1ND, layer))
 
 
 class monkeypatched_compiling:  # noqa: N801 (used as a function)
@@ -241,13 +179,13 @@ class monkeypatched_compiling:  # noqa: N801 (used as a function)
 @pytest.mark.parametrize("name", CASES)
 def test_fixed_shapes_change_nothing(name: str, mask: str) -> None:
     mask_TB, (hidden_TBD, target_TB), layer = MASKS[mask], inputs(), build(name)
-    plain_TB = compute(name, layer, hidden_TBD, target_TB, mask_TB)
+    plain_TB = compute(layer, hidden_TBD, target_TB, mask_TB)
     with monkeypatched_compiling():
-        fixed_TB = compute(name, layer, hidden_TBD, target_TB, mask_TB)
+        fixed_TB = compute(layer, hidden_TBD, target_TB, mask_TB)
         assert_same([fixed_TB], [plain_TB])
         for weigh in WEIGHTS.values():
-            found = gradients(weigh(compute(name, layer, hidden_TBD, target_TB, mask_TB), 1), hidden_TBD, layer)
-            plain = compute(name, layer, hidden_TBD, target_TB, mask_TB)
+            found = gradients(weigh(compute(layer, hidden_TBD, target_TB, mask_TB), 1), hidden_TBD, layer)
+            plain = compute(layer, hidden_TBD, target_TB, mask_TB)
             assert_same(found, gradients(weigh(plain, 1), hidden_TBD, layer))
 
 
@@ -256,17 +194,13 @@ def test_fixed_shapes_change_nothing(name: str, mask: str) -> None:
 def test_a_compiled_loss_is_one_graph(name: str) -> None:
     """Of any batch size, where no words are drawn."""
     torch._dynamo.reset()
-    loss, record, options, _ = CASES[name]
     layer = build(name)
-    state = states(layer, name)
+    may_change = "num_noise" not in CASES[name] and name != "adaptive-softmax"
 
     def step(hidden_TBD: Tensor, target_TB: Tensor, mask_TB: Tensor | None) -> Tensor:
-        tables = layer.weight, layer.bias, layer.log_z, layer.noise
-        return loss(OutputBatch(hidden_TBD, target_TB, mask_TB, None, *tables, False, state), record)
+        return layer._compute(layer._batch(hidden_TBD, target_TB, mask_TB), layer.loss)
 
-    compiled = torch.compile(
-        step, fullgraph=True, backend="aot_eager", dynamic="num_noise" not in options and name != "adaptive-softmax"
-    )
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=may_change)
     for size in (B, B - 1):
         hidden_TBD, target_TB = inputs()
         hidden_TBD = hidden_TBD.detach()[:, :size].clone().requires_grad_()
@@ -292,10 +226,10 @@ def test_narrow_types_round_products_alone(name: str, dtype: torch.dtype, kind: 
     hidden_TBD, target_TB = inputs(dtype)
     exact_hidden_TBD = hidden_TBD.detach().double().requires_grad_()
     mask_TB = MASKS["holes"]
-    expected_TB = compute(name, exact, exact_hidden_TBD, target_TB, mask_TB)
+    expected_TB = compute(exact, exact_hidden_TBD, target_TB, mask_TB)
     for weigh in WEIGHTS.values():
         with torch.autocast("cpu", dtype=dtype, enabled=kind == "autocast"):
-            found_TB = compute(name, layer, hidden_TBD, target_TB, mask_TB)
+            found_TB = compute(layer, hidden_TBD, target_TB, mask_TB)
         assert found_TB.dtype == torch.float32
         eps = torch.finfo(dtype).eps
         torch.testing.assert_close(
@@ -304,7 +238,7 @@ def test_narrow_types_round_products_alone(name: str, dtype: torch.dtype, kind: 
         wanted = gradients(weigh(expected_TB, 7), exact_hidden_TBD, exact)
         found = gradients(weigh(found_TB, 7), hidden_TBD, layer)
         largest = max(float(part.abs().max()) for part in wanted)
-        expected_TB = compute(name, exact, exact_hidden_TBD, target_TB, mask_TB)
+        expected_TB = compute(exact, exact_hidden_TBD, target_TB, mask_TB)
         for own, other, leaf in zip(found, wanted, [hidden_TBD, *layer.parameters()], strict=True):
             assert own.dtype == leaf.dtype
             assert (own.double() - other).abs().max() <= 8 * eps * largest
@@ -323,7 +257,7 @@ def test_only_uneven_weights_need_a_second_visit(
     monkeypatch.setattr(scored, "_visit", lambda *given: found.append(given) or visit(*given))
     hidden_TBD, target_TB = inputs()
     mask_TB = None if mask is None else MASKS[mask]
-    WEIGHTS[weigh](compute(name, build(name), hidden_TBD, target_TB, mask_TB), 7).backward()
+    WEIGHTS[weigh](compute(build(name), hidden_TBD, target_TB, mask_TB), 7).backward()
     tails = 2 if name == "adaptive-softmax" else 0  # of which one has a single position, so no uneven weights
     assert len(found) == visits * (1 + tails) - (visits - 1) * tails // 2
 
@@ -331,7 +265,7 @@ def test_only_uneven_weights_need_a_second_visit(
 @pytest.mark.parametrize("name", CASES)
 def test_second_derivatives_are_right_or_refused(name: str) -> None:
     hidden_TBD, target_TB = inputs()
-    loss = compute(name, build(name), hidden_TBD, target_TB).square().sum()
+    loss = compute(build(name), hidden_TBD, target_TB).square().sum()
     if name in FIRST_ORDER:
         with pytest.raises(UserError, match="has no second derivatives, so create_graph=True cannot be used"):
             torch.autograd.grad(loss, hidden_TBD, create_graph=True)
@@ -343,7 +277,7 @@ def test_second_derivatives_are_right_or_refused(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_backward_pass_can_come_again(name: str) -> None:
     layer, (hidden_TBD, target_TB) = build(name), inputs()
-    loss = compute(name, layer, hidden_TBD, target_TB).sum()
+    loss = compute(layer, hidden_TBD, target_TB).sum()
     (first,) = torch.autograd.grad(loss, hidden_TBD, retain_graph=True)
     assert_same([2 * first], [torch.autograd.grad(2 * loss, hidden_TBD)[0]])
 
@@ -352,10 +286,9 @@ def test_a_backward_pass_can_come_again(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_checkpointing_computes_the_same_again(name: str, weigh: str) -> None:
     layer, (hidden_TBD, target_TB) = build(name), inputs()
-    state = states(layer, name)
 
     def run(hidden_TBD: Tensor) -> Tensor:
-        return compute(name, layer, torch.tanh(hidden_TBD), target_TB, MASKS["holes"], state=state)
+        return compute(layer, torch.tanh(hidden_TBD), target_TB, MASKS["holes"])
 
     plain = gradients(WEIGHTS[weigh](run(hidden_TBD), 7), hidden_TBD, layer)
     again_TB = checkpoint(run, hidden_TBD, use_reentrant=False)
@@ -368,18 +301,16 @@ def test_checkpointing_computes_the_same_again(name: str, weigh: str) -> None:
 @pytest.mark.parametrize("shape", [(0, B), (T, 0), (1, 1), (T, 1), (1, B)])
 @pytest.mark.parametrize("name", CASES)
 def test_batches_of_nothing_or_of_little_have_gradients(name: str, shape: tuple[int, int], sparse: bool) -> None:
-    layer = build(name, sparse=sparse, reduction="none")
+    layer = build(name, sparse=sparse)
     generator = torch.Generator().manual_seed(5)
     hidden_TBD = torch.randn(*shape, D, generator=generator, dtype=torch.float64).requires_grad_()
     target_TB = torch.randint(V, shape, generator=generator)
     for weigh in WEIGHTS.values():
-        found_TB = compute(name, layer, hidden_TBD, target_TB)
-        torch.manual_seed(7)
-        wanted_TB = layer(hidden_TBD, target_TB)
+        found_TB, expected_TB = compute(layer, hidden_TBD, target_TB), expected(layer, hidden_TBD, target_TB)
         assert found_TB.shape == shape
-        assert_same([found_TB], [wanted_TB])
+        assert_same([found_TB], [expected_TB])
         found = gradients(weigh(found_TB, 3), hidden_TBD, layer)
-        assert_same(found, gradients(weigh(wanted_TB, 3), hidden_TBD, layer))
+        assert_same(found, gradients(weigh(expected_TB, 3), hidden_TBD, layer))
 
 
 class Largest(TorchDispatchMode):
@@ -403,26 +334,10 @@ def test_uneven_weights_need_no_more_memory_than_a_block(name: str, monkeypatch:
     layer = build(name)
     hidden_TBD = torch.randn(1, 300, D, dtype=torch.float64).requires_grad_()
     target_TB = torch.arange(300).view(1, -1) % V
-    options = CASES[name]
-    stream_TB = torch.arange(300).view(1, -1) % 2 if options[3] == "chunk" else None
+    stream_TB = torch.arange(300).view(1, -1) % 2 if name in CHUNKS else None
     with Largest() as largest:
-        WEIGHTS["uneven"](compute(name, layer, hidden_TBD, target_TB, None, stream_TB), 1).backward()
+        WEIGHTS["uneven"](compute(layer, hidden_TBD, target_TB, None, stream_TB), 1).backward()
     assert largest.most <= 2100
-
-
-@pytest.mark.parametrize("beta", [0.25, 0.9])
-@pytest.mark.usefixtures("blocks")
-def test_the_chunk_loss_is_linear_in_beta(beta: float) -> None:
-    layer, (hidden_TBD, target_TB), mask_TB = build("chunk-bnce"), inputs(), MASKS["holes"]
-
-    def results(of_beta: float) -> list[Tensor]:
-        tables = layer.weight, layer.bias, layer.log_z, layer.noise
-        batch = OutputBatch(hidden_TBD, target_TB, mask_TB, None, *tables, False)
-        loss_TB = chunk.chunk(batch, SimpleNamespace(beta=of_beta, penalty=0.2))
-        return [loss_TB, *gradients(loss_TB.sum(), hidden_TBD, layer)]
-
-    mixed = [(1 - beta) * low + beta * high for low, high in zip(results(0.0), results(1.0), strict=True)]
-    assert_same(results(beta), mixed)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -432,10 +347,10 @@ def test_a_target_that_is_no_word_is_nan_alone(name: str, monkeypatch: pytest.Mo
     wrong_TB = torch.zeros(T, B, dtype=torch.bool)
     wrong_TB[2, 1] = True
     assert mask_TB is not None
-    left_out_TB = compute(name, layer, hidden_TBD, target_TB, mask_TB & ~wrong_TB)
+    left_out_TB = compute(layer, hidden_TBD, target_TB, mask_TB & ~wrong_TB)
     monkeypatch.setattr(OutputBatch, "words", lambda batch: Words(batch.target_TB, mask_TB & ~wrong_TB, wrong_TB))
     with monkeypatched_compiling():
-        found_TB = compute(name, layer, hidden_TBD, target_TB, mask_TB)
+        found_TB = compute(layer, hidden_TBD, target_TB, mask_TB)
         assert torch.equal(found_TB.isnan(), wrong_TB)
         assert_same([found_TB.nan_to_num(0.0)], [left_out_TB])
         assert_same(gradients(found_TB.sum(), hidden_TBD, layer), gradients(left_out_TB.sum(), hidden_TBD, layer))
@@ -443,38 +358,32 @@ def test_a_target_that_is_no_word_is_nan_alone(name: str, monkeypatch: pytest.Mo
 
 def test_a_tail_beyond_its_capacity_is_told_of() -> None:
     layer, (hidden_TBD, target_TB) = build("adaptive-softmax"), inputs()
-    exact = states(layer, "adaptive-softmax")
-    exact.capacities = (1, 1)
-    assert compute("adaptive-softmax", layer, hidden_TBD, target_TB, state=exact).isnan().all()
+    expected_TB = compute(layer, hidden_TBD, target_TB)
+    layer.configure(capacities=[1, 1])
+    assert compute(layer, hidden_TBD, target_TB).isnan().all()
     with pytest.raises(UserError, match=r"needed \d+ places in tail 2, more than capacities say \(1\)"):
-        exact.check()
-    exact.check()  # told once
-    exact.capacities = (T * B, T * B)
-    found_TB = compute("adaptive-softmax", layer, hidden_TBD, target_TB, state=exact)
-    assert_same([found_TB], [compute("adaptive-softmax", layer, hidden_TBD, target_TB)])
+        layer.check()
+    layer.check()  # told once
+    layer.configure(capacities=[T * B, T * B])
+    assert_same([compute(layer, hidden_TBD, target_TB)], [expected_TB])
 
 
 def test_a_target_that_dominates_leaves_the_noise_to_be_seen() -> None:
     """A target of 60 nats more than the noise: taken out of a sum that it is in, nothing would be left."""
-    layer, (hidden_TBD, target_TB) = (
-        build("chunk-softmax", reduction="none", dtype=torch.float32),
-        inputs(torch.float32),
-    )
+    layer, (hidden_TBD, target_TB) = build("chunk-softmax", dtype=torch.float32), inputs(torch.float32)
     with torch.no_grad():
         layer.bias[20] += 60.0
-    exact = build("chunk-softmax", reduction="none")
-    exact.load_state_dict({key: value.double() for key, value in layer.state_dict().items()})
-    found_TB = compute("chunk-softmax", layer, hidden_TBD, target_TB)
-    torch.testing.assert_close(found_TB.double(), exact(hidden_TBD.double(), target_TB), rtol=1e-5, atol=1e-4)
+    found_TB, expected_TB = compute(layer, hidden_TBD, target_TB), expected(layer, hidden_TBD, target_TB)
+    torch.testing.assert_close(found_TB.double(), expected_TB, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_gradient_is_made_where_none_is_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, (hidden_TBD, target_TB) = build(name), inputs()
-    expected_TB = compute(name, layer, hidden_TBD, target_TB)
+    expected_TB = compute(layer, hidden_TBD, target_TB)
     multiply, products = scored._multiply, []
     monkeypatch.setattr(scored, "_multiply", lambda *given, **more: products.append(0) or multiply(*given, **more))
     with torch.no_grad():
-        assert torch.equal(compute(name, layer, hidden_TBD, target_TB), expected_TB)
+        assert torch.equal(compute(layer, hidden_TBD, target_TB), expected_TB)
     num_products = {"adaptive-softmax": 3, "nce": 0, "snce": 0}.get(name, 1)
     assert len(products) == num_products

@@ -30,8 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bnce.new_losses.loss import Counted, OutputBatch, count_streams
-from bnce.new_losses.scored import Block, finish, scored, scores, shares_
+from bnce.losses.loss import Counted, OutputBatch, count_streams
+from bnce.losses.scored import Block, finish, scored, scores, shares_
 
 
 def chunk(batch: OutputBatch, record: Any) -> Tensor:

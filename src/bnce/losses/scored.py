@@ -38,8 +38,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bnce.errors import UserError
+from bnce.losses.loss import OutputBatch, Words
 from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
-from bnce.new_losses.loss import OutputBatch, Words
 from bnce.rows import table_gradient
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
@@ -157,13 +157,12 @@ class _Scored(torch.autograd.Function):
         sums, (hidden_PRD, weight_VD, bias_V, log_z) = saved[: ctx.num_sums], saved[ctx.num_sums :]
         place_R = scoring.place_R
         weight_PR = weight_of if place_R is None else weight_of.index_select(0, place_R).unsqueeze(0)
-        if sums and _is_even(weight_of, weight_PR):
-            factor = weight_PR[:1, :1].sum()  # 0 where there are no positions
-            hidden_grad, row_grad_MD, bias_grad_M = (part * factor for part in sums)
-        else:
-            _, hidden_grad, row_grad_MD, bias_grad_M = _visit(
-                saved[ctx.num_sums :], scoring, ctx.dtype, weight_PR, True
-            )
+        factor = weight_PR[:1, :1].sum()  # 0 where there are no positions
+        if not sums or not _is_even(weight_of, weight_PR):
+            if weight_PR.numel():  # of the size of 1, so that a narrow type holds their products with hidden rows
+                factor = weight_PR.abs().amax().clamp(min=1e-30)
+            _, *sums = _visit(saved[ctx.num_sums :], scoring, ctx.dtype, weight_PR / factor, True)
+        hidden_grad, row_grad_MD, bias_grad_M = (part * factor for part in sums)
         log_z_grad = None if log_z is None else -bias_grad_M.sum().to(log_z.dtype)
         row_grad_MD, bias_grad_M = row_grad_MD.to(weight_VD.dtype), bias_grad_M.to(bias_V.dtype)
         if scoring.word_PM is not None:
