@@ -172,7 +172,7 @@ def _network_settings(config: RunConfig) -> dict[str, Any]:
     return settings
 
 
-def hold_run(path: Path) -> AbstractContextManager[None]:
+def hold_run(path: Path) -> AbstractContextManager[bool]:
     """Keep a run to this process while it trains it."""
     return files.held(path, f"The run '{path}' is being trained by another process: wait for it, or stop it.")
 

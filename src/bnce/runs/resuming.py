@@ -164,10 +164,8 @@ def remove_unbegun(path: Path) -> None:
 
 def remove_leftovers(path: Path) -> None:
     """Remove what a run that was killed while saving left behind, which can be as large as a checkpoint."""
-    # safetensors wrote beside the place it was given, too, under a name of its own.
-    for pattern in (f".*{files.PARTIAL_SUFFIX}", ".tmp*"):
-        for leftover in path.glob(pattern):
-            files.remove(leftover)
+    for leftover in path.glob(f".*{files.PARTIAL_SUFFIX}"):
+        files.remove_stale(leftover)
 
 
 def resume_command(path: Path, *words: str) -> str:
