@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bnce import rows as plain
 from bnce.kernels import rows as fast
-from bnce.optimisers import build_optimiser
+from bnce.optimisers.optimiser import build_optimiser
 from bnce.optimisers.exchange import number
 from tests.optimisers import tiny
 

@@ -8,7 +8,7 @@ from making import optimiser_of
 from torch import Tensor
 
 from bnce.machine.processes import World
-from bnce.optimisers import build_optimiser
+from bnce.optimisers.optimiser import build_optimiser
 from bnce.optimisers.exchange import compact, gather_rows, number
 from bnce.optimisers.gradients import merge_rows
 from tests.optimisers import tiny

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bnce import LOSSES, noise
 from bnce.language_model import LanguageModel
-from bnce.optimisers import Optimiser
+from bnce.optimisers.optimiser import Optimiser
 from bnce.optimisers.gradients import Gradients
 
 V, B, T = 17, 4, 5

@@ -15,7 +15,7 @@ from making import loss_of, model_of, optimiser_of
 
 from bnce import Corpus
 from bnce.machine.processes import ProcessLostError, World
-from bnce.optimisers import Optimiser
+from bnce.optimisers.optimiser import Optimiser
 from bnce.runs.directory import Run
 from bnce.settings import RunConfig, TrainingConfig
 from bnce.training.plan import create_run

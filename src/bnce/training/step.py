@@ -25,7 +25,7 @@ from bnce.machine.capturing import SideStream
 from bnce.machine.precision import float32_products
 from bnce.machine.processes import World
 from bnce.models.body import State
-from bnce.optimisers import build_optimiser
+from bnce.optimisers.optimiser import build_optimiser
 from bnce.settings import RunConfig
 
 NUM_EAGER_STEPS = 3
