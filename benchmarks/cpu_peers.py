@@ -131,7 +131,6 @@ def time_steps(corpus: Path, num_threads: int, model: str, loss: str, precision:
     from bnce.machine.threads import use_threads
     from bnce.optimisers.schedule import Schedule
     from bnce.recipes import load_recipe
-    from bnce.training.plan import create_run
     from bnce.training.step import TrainingStep
 
     device, opened = torch.device("cpu"), Corpus.open(corpus)
@@ -142,7 +141,7 @@ def time_steps(corpus: Path, num_threads: int, model: str, loss: str, precision:
     torch.manual_seed(1)
     text = training_streams(config.training, opened)
     with tempfile.TemporaryDirectory() as place:
-        network = build_model(create_run(Path(place) / "run", config, opened, device))
+        network = build_model(Run.create(Path(place) / "run", config, opened))
     step = TrainingStep(network, config, World(), device)
     streams = open_streams(text.ids, config.training.batch_size, config.training.num_steps, 0, device)
     schedule = Schedule(config.optimiser, len(streams))

@@ -24,8 +24,8 @@ from bnce.files import to_json
 from bnce.machine.devices import choose_device
 from bnce.machine.memory import release_memory
 from bnce.recipes import load_recipe
+from bnce.runs.directory import Run
 from bnce.settings import RunConfig, to_tables
-from bnce.training.plan import create_run
 from bnce.training.trainer import Trainer
 
 START = {
@@ -150,7 +150,7 @@ class Search:
         shutil.rmtree(path, ignore_errors=True)
         observer, begin = Silent(), time.monotonic()
         try:
-            Trainer(create_run(path, config, self.corpus), self.corpus, self.device, observer).train()
+            Trainer(Run.create(path, config, self.corpus), self.corpus, self.device, observer).train()
         except DivergedError as error:  # a rate that is too high
             observer.record = {"ppl_f": None, "ppl_n": None, "seconds": 0.0, "error": str(error)}
         record = observer.record or {}

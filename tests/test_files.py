@@ -77,7 +77,7 @@ def error(number: int, *more: str) -> OSError:
         (error(errno.EDQUOT), f"The disk is full: '{{}}' {NOTED}"),
         (error(errno.EACCES), f"Cannot write '{{}}': Permission denied; {PLACE}"),
         (error(errno.EROFS), f"Cannot write '{{}}': Read-only file system; {PLACE}"),
-        (error(errno.EFBIG), "files may not be that large here; raise the limit (ulimit -f), then"),
+        (error(errno.EFBIG), "Files may not be that large here: '{}' could not be written and was not changed; raise"),
     ],
     ids=str,
 )
@@ -198,18 +198,6 @@ class TestStreams:
         assert path.is_symlink() == linked
         assert list(tmp_path.glob(".*")) == []
 
-    def test_a_reader_of_a_pipe_who_leaves(self, pipe: Path) -> None:
-
-        def read_a_little() -> None:
-            with open(pipe, "rb", buffering=0) as reading:
-                reading.read(1)
-
-        reader = threading.Thread(target=read_a_little)
-        reader.start()
-        with pytest.raises(UserError, match="was closed by its reader before everything was written"):
-            files.write_text(pipe, "line\n" * 200_000)
-        reader.join(timeout=60)
-
     def test_what_was_not_finished_is_not_sent(self, tmp_path: Path, pipe: Path) -> None:
 
         def write() -> None:
@@ -322,11 +310,10 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path, make: Atomic) -> 
     ended = process_that_ended()
     (tmp_path / f".a.{ended}.partial").mkdir()
     (tmp_path / f".a.{ended}.partial" / "a").write_text("half")
-    (tmp_path / ".a.99999999999999999999.partial").write_text("half, of an older version")
-    kept = {f".a.{os.getppid()}.partial", f".b.{ended}.partial", f".a.b.{ended}.partial", ".a.none.partial"}
+    kept = {f".a.{os.getppid()}.partial", f".b.{ended}.partial", f".a.b.{ended}.partial"}
     for name in kept:
-        (tmp_path / name).write_text("of a living process, another output, or nothing of ours")
-    with make(tmp_path / "a") as partial:
+        (tmp_path / name).mkdir()
+    with files.held(tmp_path / f".a.{os.getppid()}.partial"), make(tmp_path / "a") as partial:
         fill(partial)
     assert set(os.listdir(tmp_path)) == {"a", *kept}
 

@@ -16,10 +16,9 @@ from bnce import Normaliser, UserError
 from bnce.recipes import load_recipe, recipe_names
 from bnce.settings import read_config, to_toml
 
-DEEP = "[" * 2000 + "]" * 2000
 TOML_VALUES = [
     *("[]", "{}", "{a = 1}", "[[{a = [1]}]]", "-1", "1e999", "nan", "inf", "true", "1979-05-27", "''", "'x'"),
-    *('"\\u0000"', '"\\n"', f"'{'x' * 5000}'", f"1{'0' * 400}", f"1{'0' * 5000}", f"0x{'f' * 5000}", "null", DEEP),
+    *('"\\u0000"', '"\\n"', f"'{'x' * 5000}'", f"1{'0' * 400}", f"1{'0' * 5000}", f"0x{'f' * 5000}", "null"),
 ]
 JSON_VALUES = ["[]", "{}", "null", "-1", "1e999", "NaN", '"x"', '"\\ud800"', "1" * 400]
 

@@ -34,7 +34,7 @@ from bnce.runs.texts import check_corpus_is_there, check_one_text, open_corpus_o
 from bnce.settings import RunConfig, Setting
 from bnce.text.normalise import tell_differences
 from bnce.training.advice import advise_noise, choose_recipe
-from bnce.training.plan import check_groups, create_run
+from bnce.training.plan import check_groups, check_trainable
 from bnce.training.recorder import Observer
 from bnce.training.run import Start, run_training
 
@@ -221,7 +221,8 @@ def _plan(
         if (out / "config.toml").is_file():
             with hold_run(out):
                 remove_unbegun(out)
-        run = create_run(out, config, opened, chosen)
+        check_trainable(config, opened)
+        run = Run.create(out, config, opened)
     return Plan(run, opened, chosen, resume, start, tuple(notices))
 
 

@@ -22,7 +22,6 @@ import stat
 import sys
 import tempfile
 import tomllib
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +34,12 @@ if TYPE_CHECKING:
 PARTIAL_SUFFIX = ".partial"
 PARTIALS: set[Path] = set()  # what this process is writing; left behind if it ended without clearing up
 _OWN_STREAMS = {Path("/dev/stdout"): 1, Path("/dev/stderr"): 2}  # may be files, to which others have written before
-# What a system says of a place that nothing can be written to.
+# What a system says where there is no room, with the remedy, and of a place that nothing can be written to.
+_NO_ROOM = {
+    errno.ENOSPC: ("The disk is full", "free some space"),
+    errno.EDQUOT: ("The disk is full", "free some space"),
+    errno.EFBIG: ("Files may not be that large here", "raise the limit (ulimit -f)"),
+}
 _NO_PLACE = {
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.ENXIO, errno.ETXTBSY),
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
@@ -55,7 +59,10 @@ def atomic_file(path: Path) -> Iterator[Path]:
             with tempfile.TemporaryDirectory(prefix="bnce-") as scratch:
                 partial = Path(scratch) / "written"
                 yield partial
-                _write_through(partial, place)
+                sys.stdout.flush()  # in the order in which it was written
+                stream = os.dup(_OWN_STREAMS[place]) if place in _OWN_STREAMS else place
+                with open(partial, "rb") as source, open(stream, "wb") as sink:
+                    shutil.copyfileobj(source, sink)
             return
         with _scratch(place) as scratch_beside:
             partial = scratch_beside / place.name
@@ -97,29 +104,16 @@ def _is_stream(path: Path) -> bool:
     return path in _OWN_STREAMS or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def _write_through(written: Path, stream: Path) -> None:
-    own = _OWN_STREAMS.get(stream)
-    sys.stdout.flush()  # in the order in which it was written
-    try:
-        with open(written, "rb") as source, open(stream if own is None else os.dup(own), "wb") as sink:
-            shutil.copyfileobj(source, sink)
-    except BrokenPipeError as error:
-        if own is not None:
-            raise
-        raise UserError(
-            f"'{stream}' was closed by its reader before everything was written: let it read to the end."
-        ) from error
-
-
 @contextlib.contextmanager
 def _scratch(path: Path) -> Iterator[Path]:
     """Yield a new directory beside `path`, where a rename is atomic; its lock says that this process is alive."""
     partial = _partial(path)
-    _remove_stale(path)
+    for stale in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*{PARTIAL_SUFFIX}"):
+        remove_stale(stale)
     PARTIALS.add(partial)
     try:
         partial.mkdir()
-        with _locked(partial):
+        with held(partial):
             yield partial
     finally:
         # Where nothing could be written, nothing can be removed: the first error is the one to tell.
@@ -131,70 +125,38 @@ def _partial(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
 
 
-def _remove_stale(path: Path) -> None:
-    """Remove what processes that were killed left of their way to `path`."""
-    for partial in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}"):
-        number = partial.name.removeprefix(f".{path.name}.").removesuffix(PARTIAL_SUFFIX)
-        if number.isdecimal() and _is_gone(int(number)):
-            # On a shared disk the number may be that of a process elsewhere: only its lock tells.
-            with contextlib.suppress(OSError), _locked(partial, required=True):
-                remove(partial)
-
-
-def _is_gone(process: int) -> bool:
-    if process == os.getpid():
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except OSError:
-        pass
-    return False
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a directory with all that is in it, as far as that is possible."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
+def remove_stale(partial: Path) -> None:
+    """Remove what a process that was killed was writing; where its lock cannot be had, it may be alive."""
+    with contextlib.suppress(OSError, BusyError), held(partial) as is_locked:
+        if is_locked:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _locked(path: Path, *, required: bool = False, waits: bool = False) -> Iterator[None]:
-    """Hold the lock of a directory or a file, which ends with the process; some file systems have none."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+def held(path: Path, busy: str = "", *, waits: bool = False) -> Iterator[bool]:
+    """Keep a directory to this process, as long as that lives; say whether the file system has locks for it.
+
+    The sentence `busy` is for whoever finds it taken, unless that `waits`.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if required:
-                raise
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def held(directory: Path, busy: str) -> Iterator[None]:
-    """Keep a directory to this process; the sentence `busy` is for whoever finds it taken."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(_locked(directory, required=True))
         except BlockingIOError as error:
             raise BusyError(busy) from error
-        except OSError:  # a file system without locks
-            pass
-        yield
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
 def one_maker(path: Path) -> Iterator[None]:
     """Let one process at a time make `path`: the others wait, and then find what the first one made."""
     make_directory(path.parent)
-    with _locked(path.parent, waits=True):
+    with held(path.parent, waits=True):
         yield
 
 
@@ -295,13 +257,9 @@ def _explain(path: Path) -> Iterator[None]:
     except OSError as error:
         if not _is_about(error, Path(os.path.realpath(path))):
             raise
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(f"The disk is full: '{path}' could not be written and was not changed") from error
-        if error.errno == errno.EFBIG:
-            raise DiskFullError(
-                f"'{path}' could not be written and was not changed, because files may not be that large here",
-                "raise the limit (ulimit -f)",
-            ) from error
+        if error.errno in _NO_ROOM:
+            what, remedy = _NO_ROOM[error.errno]
+            raise DiskFullError(f"{what}: '{path}' could not be written and was not changed", remedy) from error
         if error.errno in _NO_PLACE:
             raise UserError(f"Cannot write '{path}': {error.strerror}; choose a place where you can write.") from error
         raise
@@ -338,23 +296,15 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def parse_object(data: bytes | str) -> dict[str, Any]:
     """Parse JSON that is one object."""
-    try:
-        found = json.loads(_decode(data))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    found = json.loads(_decode(data))
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object")
     return found
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
-    """Parse TOML, whose whole numbers have 64 bits."""
-    try:
-        tables = tomllib.loads(_decode(data))
-        _refuse_huge(tables)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    return tables
+    """Parse TOML."""
+    return tomllib.loads(_decode(data))
 
 
 def _decode(data: bytes | str) -> str:
@@ -364,33 +314,16 @@ def _decode(data: bytes | str) -> str:
         raise ValueError(f"byte {error.start} is not UTF-8") from error
 
 
-def _refuse_huge(value: object) -> None:
-    if isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            _refuse_huge(item)
-    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError("a number in it is beyond 64 bits")
-
-
 def map_array(path: Path) -> NDArray[Any]:
     """Map an array of a .npy file into memory, to be read alone."""
     # Here, so that settings are read without loading NumPy.
     import numpy as np
 
     try:
-        with warnings.catch_warnings():
-            # It warns of headers that no NumPy of today writes: to us they are damage.
-            warnings.simplefilter("error")
-            array = np.lib.format.open_memmap(path, mode="r")
-        num_bytes = path.stat().st_size
-    except OSError as error:
-        raise ValueError(error.strerror or str(error)) from error
+        return np.lib.format.open_memmap(path, mode="r")
     except Exception as error:
         # NumPy parses the header as Python, and raises whatever that, its types and its sizes can raise.
-        raise ValueError("it is cut short, or its header is damaged") from error
-    if num_bytes != array.offset + array.nbytes:
-        raise ValueError("it is longer than its header says")
-    return array
+        raise ValueError(f"it cannot be read ({error})") from error
 
 
 def digest_file(path: Path) -> str:

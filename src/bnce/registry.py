@@ -387,7 +387,7 @@ class SgdConfig(OptimiserConfig, tag="sgd", frozen=True):
 class RowwiseAdagradConfig(OptimiserConfig, tag="rowwise", frozen=True):
     """row-wise Adagrad: row-wise Adagrad on the word tables, Adam on the other layers"""
 
-    code = "bnce.optimisers.optimiser:AdagradByRow"
+    code = "bnce.optimisers.optimiser:Rowwise"
     body_learning_rate: Annotated[Rate, about("Of the layers that are no tables.")] = 0.004
 
 
@@ -395,7 +395,7 @@ class RowwiseAdagradConfig(OptimiserConfig, tag="rowwise", frozen=True):
 class RowwiseAdamConfig(OptimiserConfig, tag="rowwise-adam", frozen=True):
     """row-wise Adam: row-wise Adam on the word tables, Adam on the other layers"""
 
-    code = "bnce.optimisers.optimiser:AdamByRow"
+    code = "bnce.optimisers.optimiser:Rowwise"
     body_learning_rate: Annotated[Rate, about("Of the layers that are no tables.")] = 0.004
     # Squares of gradients below 1e-20 are 0 in float32, and a step divided by less than that has no bound.
     eps: Annotated[float, Meta(ge=1e-20, le=1e38, description="Added to a row's root mean squared gradient.")] = 1e-6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,6 +133,16 @@ def test_a_corpus_or_a_run_is_no_place_for_an_experiment(
         told = refused("experiment", "ltcb", "--corpus", corpus, "--out", out, "--rows", "softmax", *settings())
         assert f"The output '{out}' is {kind}, because it has a " in told
         assert sorted(out.rglob("*")) == before
+
+
+def test_a_report_that_cannot_be_drawn_is_refused_before_training(
+    refused: Refused, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    options = ["--corpus", corpus, "--out", place / "grid", "--rows", "rnn-bnce", *settings()]
+    told = refused("experiment", "ltcb", *options)
+    assert "The report of an experiment needs the package 'matplotlib', which is not installed" in told
+    assert not (place / "grid").exists()
 
 
 def test_refusals(refused: Refused, corpus: Path, place: Path) -> None:

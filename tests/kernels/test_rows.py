@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bnce import rows as plain
 from bnce.kernels import rows as fast
-from bnce.optimisers import build_optimiser
 from bnce.optimisers.exchange import number
+from bnce.optimisers.optimiser import build_optimiser
 from tests.optimisers import tiny
 
 V, N = 9, 40

@@ -19,7 +19,6 @@ from bnce.runs.directory import MODEL_FILE, Run
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import build_model, load_model, read_weights, save_weights
 from bnce.settings import RunConfig
-from bnce.training.plan import create_run
 from bnce.training.run import Start, run_training
 
 CPU = torch.device("cpu")
@@ -32,7 +31,7 @@ def general(tmp_path_factory: pytest.TempPathFactory) -> Run:
     corpus = write_corpus(
         directory / "corpus", {"train": random_ids(12_000), "valid": random_ids(400, seed=2), "test": random_ids(9)}
     )
-    run = create_run(directory / "run", small_config(corpus, training={"epochs": 3, "batch_size": 24}), corpus)
+    run = Run.create(directory / "run", small_config(corpus, training={"epochs": 3, "batch_size": 24}), corpus)
     run_training(run, corpus, CPU, Watcher())
     return Run.open(run.path)
 
@@ -49,7 +48,7 @@ def started(general: Run, corpus: Corpus, out: Path, **training: object) -> tupl
     sections = {"training": {"epochs": 1, **training}, "optimiser": {"learning_rate": 0.02}}
     config = small_config(corpus, **sections)
     config = RunConfig(**{**vars(config), "init": str(general.path)})
-    run = create_run(out, config, corpus)
+    run = Run.create(out, config, corpus)
     return run, start_from(general, corpus.vocabulary, run.target_counts, config.loss)
 
 
@@ -69,7 +68,7 @@ def test_an_equal_vocabulary_gives_the_same_model(general: Run, little: Corpus, 
 def test_adapting_beats_training_from_scratch(general: Run, little: Corpus, tmp_path: Path) -> None:
     run, start = started(general, little, tmp_path / "run")
     summary = run_training(run, little, CPU, Watcher(), start=start)
-    fresh = create_run(tmp_path / "fresh", small_config(little, training={"epochs": 3}), little)
+    fresh = Run.create(tmp_path / "fresh", small_config(little, training={"epochs": 3}), little)
     run_training(fresh, little, CPU, Watcher())
     adapted = evaluate(load_model(Run.open(run.path)), little.split("test"))
     scratch = evaluate(load_model(fresh), little.split("test"))
@@ -82,7 +81,7 @@ def test_adapting_beats_training_from_scratch(general: Run, little: Corpus, tmp_
 def test_a_model_that_gets_no_better_is_kept(general: Run, little: Corpus, tmp_path: Path) -> None:
     sections = {"training": {"epochs": 1}, "optimiser": {"learning_rate": 0.5, "body_learning_rate": 0.5}}
     config = RunConfig(**{**vars(small_config(little, **sections)), "init": str(general.path)})
-    run = create_run(tmp_path / "run", config, little)
+    run = Run.create(tmp_path / "run", config, little)
     start = start_from(general, little.vocabulary, run.target_counts, BatchNce())
     run_training(run, little, CPU, Watcher(), start=start)
     kept, metadata = read_tensors(run.path / MODEL_FILE, MODEL_FORMAT)
@@ -148,7 +147,7 @@ def test_stopped_before_its_first_step_it_goes_on_from_the_same_weights(
 
 def test_from_a_softmax_it_starts_normalised_by_the_constant(tmp_path: Path, little: Corpus) -> None:
     config = small_config(little, loss={"name": "softmax"}, training={"epochs": 1})
-    source = create_run(tmp_path / "softmax", config, little)
+    source = Run.create(tmp_path / "softmax", config, little)
     run_training(source, little, CPU, Watcher())
     with torch.no_grad():
         tensors, _ = read_weights(source)
@@ -168,7 +167,7 @@ def test_from_a_calibrated_run_it_keeps_its_settings(
     """`loss.log_z` says what the new run is normalised by; the start is normalised by that, too."""
     source = general
     if loss == "softmax":
-        source = create_run(tmp_path / "softmax", small_config(little, loss={"name": loss}), little)
+        source = Run.create(tmp_path / "softmax", small_config(little, loss={"name": loss}), little)
         run_training(source, little, CPU, Watcher())
     calibrate(source, kind=kind, out=tmp_path / "new")
     new = Run.open(tmp_path / "new")

@@ -15,7 +15,6 @@ from small_corpus import Watcher, small_config, small_corpus
 from bnce.machine import threads
 from bnce.machine.threads import num_cores, use_threads
 from bnce.runs.directory import Run
-from bnce.training.plan import create_run
 from bnce.training.run import run_training
 
 CPU = torch.device("cpu")
@@ -110,7 +109,7 @@ def test_a_resumed_run_keeps_its_threads_unless_another_number_is_asked_for(
 ) -> None:
     monkeypatch.setattr(threads, "num_cores", lambda: 2)
     corpus = small_corpus(tmp_path / "corpus", num_train=203)
-    run = create_run(tmp_path / "run", small_config(corpus), corpus)
+    run = Run.create(tmp_path / "run", small_config(corpus), corpus)
     stops = iter([False, False, True])
     torch.set_num_threads(2)
     assert run_training(run, corpus, CPU, Watcher(), should_stop=lambda: next(stops))["threads"] == 2

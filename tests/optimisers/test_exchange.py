@@ -8,9 +8,9 @@ from making import optimiser_of
 from torch import Tensor
 
 from bnce.machine.processes import World
-from bnce.optimisers import build_optimiser
 from bnce.optimisers.exchange import compact, gather_rows, number
 from bnce.optimisers.gradients import merge_rows
+from bnce.optimisers.optimiser import build_optimiser
 from tests.optimisers import tiny
 
 V, D = 50, 3

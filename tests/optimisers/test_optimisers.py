@@ -10,7 +10,7 @@ from making import optimiser_of
 
 from bnce import OPTIMISERS
 from bnce.language_model import LanguageModel
-from bnce.optimisers import Optimiser, build_optimiser
+from bnce.optimisers.optimiser import Optimiser, build_optimiser
 from tests.optimisers.tiny import V, build, compute_gradients, step
 
 

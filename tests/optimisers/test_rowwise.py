@@ -9,8 +9,7 @@ import torch
 from making import optimiser_of
 from torch import Tensor
 
-from bnce.optimisers import build_optimiser
-from bnce.optimisers.optimiser import INITIAL_ACCUMULATOR
+from bnce.optimisers.optimiser import INITIAL_ACCUMULATOR, build_optimiser
 from tests.optimisers import tiny
 from tests.optimisers.tiny import EPS, V, build, compute_gradients, dense_gradients
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from making import optimiser_of
 
-from bnce.optimisers import build_optimiser
+from bnce.optimisers.optimiser import build_optimiser
 from tests.optimisers import tiny
 from tests.optimisers.tiny import EPS, assert_same_parameters, build, compute_gradients, dense_gradients
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from bnce import LOSSES, noise
 from bnce.language_model import LanguageModel
-from bnce.optimisers import Optimiser
 from bnce.optimisers.gradients import Gradients
+from bnce.optimisers.optimiser import Optimiser
 
 V, B, T = 17, 4, 5
 EPS = torch.finfo(torch.float32).eps

@@ -15,10 +15,9 @@ from making import loss_of, model_of, optimiser_of
 
 from bnce import Corpus
 from bnce.machine.processes import ProcessLostError, World
-from bnce.optimisers import Optimiser
+from bnce.optimisers.optimiser import Optimiser
 from bnce.runs.directory import Run
 from bnce.settings import RunConfig, TrainingConfig
-from bnce.training.plan import create_run
 from bnce.training.run import run_training
 from bnce.training.trainer import Trainer
 
@@ -65,7 +64,7 @@ def train(
     resume = Path(run, "config.toml").is_file()
     world.wait()
     if world.is_first and not resume:
-        create_run(run, settings or config(), opened)
+        Run.create(run, settings or config(), opened)
     world.wait()
     num_asked = 0
 

@@ -62,7 +62,7 @@ class GruConfig(ModelConfig, tag="gru", frozen=True):
 '''
 OPTIMISER = '''
 import bnce
-from bnce.optimisers import Optimiser
+from bnce.optimisers.optimiser import Optimiser
 from bnce.registry import OptimiserConfig
 
 

@@ -100,7 +100,7 @@ def test_the_file_keeps_every_digit(bnce: Command, trained: Path, tmp_path: Path
     [
         ("[]", "is not a weights file"),
         ("{", "is not a weights file"),
-        ("[" * 9999, "it is nested too deeply"),
+        ("[" * 9999, "is nested too deeply"),
         ('{"lm": 1}', "'lm': choose one of am_weight"),
         ('{"lm_weight": "high"}', "The weight lm_weight is 'high': it must be a finite number"),
         ('{"lm_weight": NaN}', "The weight lm_weight is nan"),

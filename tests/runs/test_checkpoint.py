@@ -135,7 +135,7 @@ def small_file_limit() -> Iterator[None]:
 @pytest.mark.usefixtures("small_file_limit")
 def test_errors_of_the_system_keep_their_number(tmp_path: Path) -> None:
     """safetensors tells what failed in words only; a real failure must come out with its number."""
-    with pytest.raises(UserError, match="files may not be that large here") as caught:
+    with pytest.raises(UserError, match="Files may not be that large here") as caught:
         write_tensors(tmp_path / "a", {"a": torch.ones(100_000)}, "kind", {})
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.EFBIG

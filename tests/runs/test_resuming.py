@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from small_corpus import small_config, small_corpus
 
-from bnce import Corpus
+from bnce import Corpus, files
+from bnce.runs.directory import Run
 from bnce.runs.resuming import is_begun, remove_unbegun
-from bnce.training.plan import create_run
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def test_only_a_run_without_anything_to_keep_is_removed(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus), corpus)
-    run.write_json("summary.json", {"status": "running"})
+    run = Run.create(place / "run", small_config(corpus), corpus)
+    files.write_json(run.path / "summary.json", {"status": "running"})
     assert not is_begun(run.path)
     for name in ("state-000000000001.safetensors", "metrics.jsonl", "model.safetensors", "evaluation.json", "mine.txt"):
         (run.path / name).write_text("kept", encoding="utf-8")

@@ -7,7 +7,6 @@ import dataclasses
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -24,7 +23,6 @@ from bnce.runs.model_file import load_model
 from bnce.settings import RunConfig
 from bnce.training import paper_tables
 from bnce.training.paper_tables import Outcome, PlannedRow, table_rows, train_rows
-from bnce.training.plan import create_run
 from bnce.training.run import run_training
 from bnce.training.trainer import Trainer
 
@@ -148,22 +146,6 @@ def test_what_is_wrong_with_any_row_is_told_before_the_first_is_trained(corpus: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_that_is_wrong_is_told_at_once(corpus: Corpus, tmp_path: Path) -> None:
-    experiment = Experiment(corpus, tmp_path)
-    plain = experiment.config
-
-    def two_are_wrong(row: PlannedRow) -> RunConfig:
-        if row == ROWS[0]:
-            raise UserError("Its recipe is gone.")
-        training = msgspec.structs.replace(plain(row).training, batch_size=8 if row == ROWS[1] else 100_000)
-        return dataclasses.replace(plain(row), training=training)
-
-    experiment.config = two_are_wrong  # type: ignore[method-assign]
-    with pytest.raises(UserError, match=r"^Its recipe is gone\. The text has 403 tokens, but one batch of 100000"):
-        experiment.run()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_full_disk_stops_all_rows(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> bool:
         raise DiskFullError("The disk is full.", "free some space", "go on")
@@ -209,22 +191,21 @@ def test_a_row_that_fails_does_not_hold_up_the_others(
 
 
 def test_several_processes_share_an_experiment(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One has begun the second row, finishes the third, and begins the first in the very moment that we do."""
-    experiment = Experiment(corpus, tmp_path)
-    create_run(tmp_path / "rnn-bnce", experiment.config(ROWS[1]), corpus)
-    create, other = paper_tables.create_run, Experiment(corpus, tmp_path)
+    """One has begun the second row, finishes the third, and lays out the first in the very moment that we do."""
+    experiment, other, one_maker = Experiment(corpus, tmp_path), Experiment(corpus, tmp_path), files.one_maker
+    Run.create(tmp_path / "rnn-bnce", experiment.config(ROWS[1]), corpus)
 
-    def too_late(path: Path, *rest: Any) -> Run:
-        monkeypatch.setattr(paper_tables, "create_run", create)
+    def later(path: Path) -> contextlib.AbstractContextManager[None]:
+        monkeypatch.setattr(files, "one_maker", one_maker)
         other.run_rows(ROWS[2:])
-        create(path, *rest)
-        return create(path, *rest)
+        Run.create(path, experiment.config(ROWS[0]), corpus)
+        return one_maker(path)
 
-    monkeypatch.setattr(paper_tables, "create_run", too_late)
+    monkeypatch.setattr(files, "one_maker", later)
     with files.held(tmp_path / "rnn-bnce", "busy"):
         outcome = experiment.run()
-    assert outcome == Outcome(("rnn-softmax", "rnn-bnce"), {})
-    assert (experiment.trained, other.trained) == ([], ["ffnn-bnce"])
+    assert outcome == Outcome(("rnn-bnce",), {})
+    assert (experiment.trained, other.trained) == (["rnn-softmax"], ["ffnn-bnce"])
     assert experiment.run().finished
 
 
@@ -234,15 +215,15 @@ def test_a_row_that_another_process_settles_meanwhile_is_not_trained_again(
 ) -> None:
     """It ends, and is tidied up, after we have looked at it and before we hold it."""
     experiment, other, hold = Experiment(corpus, tmp_path), Experiment(corpus, tmp_path), paper_tables.hold_run
-    begun = create_run(tmp_path / "rnn-softmax", experiment.config(ROWS[0]), corpus)
+    begun = Run.create(tmp_path / "rnn-softmax", experiment.config(ROWS[0]), corpus)
 
-    def hold_late(path: Path) -> contextlib.AbstractContextManager[None]:
+    def hold_late(path: Path) -> contextlib.AbstractContextManager[bool]:
         if path == begun.path:
             monkeypatch.setattr(paper_tables, "hold_run", hold)
             if status == "finished":
                 other.run_rows(ROWS[:1])
             else:
-                begun.write_json("summary.json", {"status": status})
+                files.write_json(begun.path / "summary.json", {"status": status})
         return hold(path)
 
     monkeypatch.setattr(paper_tables, "hold_run", hold_late)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from pathlib import Path
 
@@ -79,6 +80,13 @@ def test_events_beyond_a_resumed_step_are_hidden(place: Path, corpus: Corpus) ->
     max(run.glob("state-*.safetensors")).unlink()
     resume_small(run)
     assert [step for step, _ in scalars_of(run)["ppl_f"]] == list(range(10, 101, 10))
+
+
+def test_without_tensorboard_nothing_is_trained(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(UserError, match="Training needs the package 'tensorboard', which is not installed"):
+        train_small(place / "run", corpus)
+    assert list(place.iterdir()) == []
 
 
 def test_the_writer_is_closed_when_training_fails(place: Path, corpus: Corpus) -> None:

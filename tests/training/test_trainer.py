@@ -284,18 +284,17 @@ class TestEvaluations:
         assert trainer.train()
         (sentence,) = trainer.observer.sentences  # type: ignore[attr-defined]
         told = re.fullmatch(
-            r"Validation PPLf is (\S+) at step 38, worse than at the start of training \((\S+)\): lower "
+            r"Validation PPLf has become worse than at the start of training \((\S+)\): lower "
             r"optimiser.learning_rate \(\S+\)( or optimiser.body_learning_rate \(\S+\))?\.",
             sentence,
         )
         assert told
-        assert float(told[1]) == pytest.approx(1.2 * start, rel=1e-4)
-        assert float(told[2]) == pytest.approx(start, rel=0.01)
-        assert (told[3] is not None) == (optimiser != "sgd")
+        assert float(told[1]) == pytest.approx(start, rel=0.01)
+        assert (told[2] is not None) == (optimiser != "sgd")
 
         resumed = Trainer(trainer.run, corpus, CPU, Watcher())
         resumed.resume()
-        assert (resumed.progress.warnings, resumed.progress.is_astray) == ([sentence], True)
+        assert resumed.progress.warnings == [sentence]
 
     def test_the_best_model_is_kept(self, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
         script_perplexities(monkeypatch, [5.0, 3.0, 4.0, 3.0])
@@ -409,13 +408,12 @@ class TestClock:
         assert [record["words_per_second"] for record in records] == [40.0, 40.0]
         assert trainer.progress.seconds == 100.0
 
-    def test_the_time_left_counts_every_evaluation(self, make_trainer: MakeTrainer, clock: SimpleNamespace) -> None:
-        trainer = make_trainer(training={"max_test_tokens": 100})
+    def test_the_time_left_is_that_of_the_pace_so_far(self, make_trainer: MakeTrainer, clock: SimpleNamespace) -> None:
+        trainer = make_trainer()
         assert trainer.train()
         left = trainer.observer.seconds_left  # type: ignore[attr-defined]
-        at_training_speed = (2 * 301 + 100) / 40
-        assert left[10] == pytest.approx(89 + at_training_speed), "no evaluation was timed yet"
-        assert left[60] == pytest.approx(39 + 1000 + 1000 * 100 / 301)
+        assert (left[10], left[99]) == (89, 0)
+        assert left[60] == pytest.approx(39 * (1000 + 61) / 61), "with an evaluation"
 
     def test_start_up_is_timed_apart(
         self, make_trainer: MakeTrainer, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from bnce import files
 from bnce.cli.console import JsonOption, open_corpus, print_json, shown_progress, stderr, stdout
 from bnce.cli.options import (
     MAY_EXCEED,
@@ -110,7 +111,8 @@ def evaluate(
     figures = result.to_dict()
     if save:
         # A comparison sets figures on different texts apart by their split.
-        opened.write_json("evaluation.json", {"split": name if text is None else Path(text).name, **figures})
+        measured = {"split": name if text is None else Path(text).name, **figures}
+        files.write_json(opened.path / "evaluation.json", measured)
     record = {**about, **figures}
     if as_json:
         print_json(record if detail else without_detail(record))

@@ -97,11 +97,13 @@ def experiment(
     from bnce.corpus.manifest import SPLITS
     from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device
+    from bnce.machine.packages import need
     from bnce.recipes import load_recipe
     from bnce.runs.directory import Run, is_finished
     from bnce.runs.resuming import check_same_texts
     from bnce.training.paper_tables import RECIPES, find_outcome, table_rows, train_rows
 
+    need("matplotlib", "The report of an experiment")
     every, out = table_rows(table), out or Path(table)
     wanted = _chosen(every, rows)
     chosen = choose_device(device)

@@ -62,7 +62,7 @@ def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str,
             spelling.leaving_out(vocabulary.words).write(partial / SPELLING_FILE)
         made = Run.lay_out(partial, run.config, vocabulary, run.normaliser, counts, texts={})
         save_weights(made, tensors, int(metadata.get("step", 0)), calibration_of(metadata))
-        made.write_json("summary.json", summary)  # without the figures of the old run's words
+        files.write_json(made.path / "summary.json", summary)  # without the figures of the old run's words
     return {
         "num_words_before": len(run.vocabulary),
         "num_words_after": len(vocabulary),

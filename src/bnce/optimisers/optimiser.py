@@ -19,7 +19,7 @@ from bnce.language_model import LanguageModel
 from bnce.machine.processes import World
 from bnce.optimisers.exchange import compact, gather_rows
 from bnce.optimisers.gradients import Gradients, Rows, clip_factor, merge_rows, merged_gradient
-from bnce.optimisers.rowwise import RowOptimizer, RowwiseAdagrad, RowwiseAdam
+from bnce.optimisers.rowwise import RowwiseAdagrad, RowwiseAdam
 from bnce.registry import OptimiserConfig, RowwiseAdagradConfig, RowwiseAdamConfig, load
 
 BETAS = (0.9, 0.99)
@@ -159,7 +159,7 @@ class Sgd(Optimiser):
 
 
 class Rowwise(Optimiser):
-    """A rule by row on the tables and Adam on the body, with one factor on their rates."""
+    """Adagrad or Adam by row on the tables, and Adam on the body, with one factor on their rates."""
 
     config: RowwiseAdagradConfig | RowwiseAdamConfig
 
@@ -168,7 +168,12 @@ class Rowwise(Optimiser):
     ) -> None:
         super().__init__(model, config, world, deterministic=deterministic)
         self.body_rate = torch.tensor(self.config.body_learning_rate, dtype=torch.float32, device=self.device)
-        self.by_row = self._build_by_row()
+        tables, lr = self.tables.values(), self.rate  # which a captured step reads where it is
+        self.by_row = (
+            RowwiseAdam(tables, lr, eps=self.config.eps, deterministic=deterministic)
+            if isinstance(self.config, RowwiseAdamConfig)
+            else RowwiseAdagrad(tables, lr, initial_accumulator=INITIAL_ACCUMULATOR, deterministic=deterministic)
+        )
         self.by_row.start()
         self.mean, self.square = torch.zeros_like(self.body.flat), torch.zeros_like(self.body.flat)
         self.count = torch.zeros((), dtype=torch.float32, device=self.device)
@@ -177,10 +182,6 @@ class Rowwise(Optimiser):
         """Scale both configured rates."""
         super().set_factor(factor)
         self.body_rate.fill_(self.config.body_learning_rate * factor)
-
-    @abstractmethod
-    def _build_by_row(self) -> RowOptimizer:
-        """Build what steps the tables; its rate is `self.rate`, which a captured step reads where it is."""
 
     def _step(self, gradients: Gradients, clip: Tensor) -> None:
         for name, table in self.tables.items():
@@ -202,23 +203,6 @@ class Rowwise(Optimiser):
             for key, tensor in self.by_row.state[table].items()
         }
         return {**of_tables, "body.mean": self.mean, "body.square": self.square, "body.count": self.count}
-
-
-class AdagradByRow(Rowwise):
-    """Row-wise Adagrad on the tables: one accumulator per row."""
-
-    def _build_by_row(self) -> RowOptimizer:
-        tables, start = self.tables.values(), INITIAL_ACCUMULATOR
-        return RowwiseAdagrad(tables, self.rate, initial_accumulator=start, deterministic=self.deterministic)
-
-
-class AdamByRow(Rowwise):
-    """Row-wise Adam on the tables: one second moment per row, which decays with every step, touched or not."""
-
-    def _build_by_row(self) -> RowOptimizer:
-        assert isinstance(self.config, RowwiseAdamConfig)
-        tables, eps = self.tables.values(), self.config.eps
-        return RowwiseAdam(tables, self.rate, eps=eps, deterministic=self.deterministic)
 
 
 def adam_(

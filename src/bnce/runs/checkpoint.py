@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from bnce import files
 from bnce.errors import UserError, argument
+from bnce.runs.model_file import opened
 from bnce.runs.packed_rows import unpack_rows
 
 STATE_FORMAT = "bnce-state-2"
@@ -137,11 +138,8 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"'{path}' is incomplete or not a safetensors file ({error}).") from error
+    with opened(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
 
 def _check(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], kind: str) -> None:

@@ -35,8 +35,8 @@ from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
 from bnce.evaluation.breakdown import WordCounts
-from bnce.files import map_array, parse_toml, read_manifest, read_object, verify, write_manifest
-from bnce.settings import RunConfig, read_config, to_toml
+from bnce.files import map_array, read_manifest, read_object, verify, write_manifest
+from bnce.settings import RunConfig, read_config, to_tables, to_toml
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser, tell_differences
 
@@ -91,7 +91,7 @@ class Run:
         record = {
             "format": FORMAT,
             "normaliser": normaliser.to_dict(),
-            "network": _network_settings(config),
+            "network": to_tables(config)["model"],
             "texts": dict(texts),
         }
         names = [name for name in WORD_FILES if (directory / name).exists()]
@@ -115,7 +115,7 @@ class Run:
             record = read_manifest(path, RUN_FILE, FORMAT)
             for name in WORD_FILES:
                 verify(path, record, name)
-            if _network_settings(config) != record["network"]:
+            if to_tables(config)["model"] != record["network"]:
                 raise ValueError(f"[model] in {CONFIG_FILE} has changed since it was written")
         except ValueError as error:
             raise UserError(
@@ -130,10 +130,6 @@ class Run:
     def origin(self) -> dict[str, str]:
         """What a state says of the run it is of."""
         return {"settings": to_toml(self.config), "run": self.digest}
-
-    def write_config(self) -> None:
-        """Write settings that changed when the run was resumed."""
-        files.write_text(self.path / CONFIG_FILE, to_toml(self.config))
 
     @property
     def word_counts(self) -> WordCounts:
@@ -161,18 +157,8 @@ class Run:
                 "of the run."
             )
 
-    def write_json(self, name: str, record: Mapping[str, Any]) -> None:
-        """Write one of the run's JSON files."""
-        files.write_json(self.path / name, record)
 
-
-def _network_settings(config: RunConfig) -> dict[str, Any]:
-    """Give the settings of the network, as config.toml has them."""
-    settings: dict[str, Any] = parse_toml(to_toml(config).encode())["model"]
-    return settings
-
-
-def hold_run(path: Path) -> AbstractContextManager[None]:
+def hold_run(path: Path) -> AbstractContextManager[bool]:
     """Keep a run to this process while it trains it."""
     return files.held(path, f"The run '{path}' is being trained by another process: wait for it, or stop it.")
 

@@ -94,7 +94,7 @@ def save_weights(
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Read what a file says beside its tensors, without these and so without its checksum."""
-    with _opened(path) as file:
+    with opened(path) as file:
         return dict(file.metadata() or {})
 
 
@@ -102,7 +102,7 @@ def count_parameters(run: Run) -> dict[str, int] | None:
     """Count the parameters of each part by the shapes in the model file; None where there is no model yet."""
     if not (run.path / MODEL_FILE).is_file():
         return None
-    with _opened(run.path / MODEL_FILE) as file:
+    with opened(run.path / MODEL_FILE) as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     if not getattr(run.config.loss, "learn_log_z", False):  # then it is no parameter
         shapes.pop("output.log_z", None)
@@ -126,9 +126,10 @@ def read_calibration(run: Run) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def opened(path: Path, framework: str = "np") -> Iterator[Any]:
+    """Open a safetensors file; a torn or foreign one is refused."""
     try:
-        with safe_open(path, framework="np") as file:
+        with safe_open(path, framework=framework) as file:
             yield file
     except (SafetensorError, OSError) as error:
         raise UserError(f"'{path}' is incomplete or not a safetensors file ({error}).") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from bnce.files import parse_toml
 from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import CONFIG_FILE, MODEL_FILE, RUN_FILE, WORD_FILES, Run
 from bnce.runs.metrics import read_metrics
-from bnce.settings import RunConfig, Setting, change_settings, from_written, read_config, to_toml
+from bnce.settings import SECTIONS, RunConfig, Setting, change_settings, from_written, read_config, to_tables
 
 MAY_CHANGE = {
     *(f"optimiser.{name}" for name in ("learning_rate", "body_learning_rate", "clip_norm", "schedule", "patience")),
@@ -41,29 +41,25 @@ def find_differences(before: RunConfig, now: RunConfig) -> dict[str, tuple[Any, 
 
 def _by_name(config: RunConfig) -> dict[str, Any]:
     """Give settings as they are named on the command line."""
-    written = parse_toml(to_toml(config).encode())
-    tables = {name: table for name, table in written.items() if isinstance(table, dict)}
-    settings = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
-    return {"recipe": written.get("recipe", ""), **settings}
+    tables = to_tables(config)
+    settings = {f"{name}.{key}": value for name in SECTIONS for key, value in tables[name].items()}
+    return {"recipe": config.recipe, **settings}
 
 
 def check_changes(before: RunConfig, now: RunConfig, path: Path) -> None:
     """Refuse to change settings of a run that may not change, all by name."""
-    differences = find_differences(before, now)
-    _refuse(
-        {key: values for key, values in differences.items() if key not in MAY_CHANGE},
-        path,
+    remedy = (
         ", which cannot change when a run is resumed: leave them out, or train a new run with another "
-        f"{argument('out')}. A resumed run may change {', '.join(sorted(MAY_CHANGE))}.",
+        f"{argument('out')}. A resumed run may change {', '.join(sorted(MAY_CHANGE))}."
     )
+    check_same_settings(before, now, path, remedy, MAY_CHANGE)
 
 
-def check_same_settings(before: RunConfig, now: RunConfig, path: Path, remedy: str) -> None:
+def check_same_settings(
+    before: RunConfig, now: RunConfig, path: Path, remedy: str, may_change: Collection[str] = ()
+) -> None:
     """Refuse to go on with a run with other settings than its own."""
-    _refuse(find_differences(before, now), path, f": {remedy}")
-
-
-def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path, remedy: str) -> None:
+    differences = {key: pair for key, pair in find_differences(before, now).items() if key not in may_change}
     if differences:
         told = ", ".join(f"{key} {before}, not {now}" for key, (before, now) in differences.items())
         raise UserError(f"The run '{path}' was started with other settings ({told}){remedy}")
@@ -84,7 +80,7 @@ def resume_config(path: Path, settings: Sequence[Setting] = (), wanted: RunConfi
     check_changes(before, config if wanted is None else wanted, path)
     if wanted is not None:
         # A change is one that was asked for: a recipe that has become another one, in a later version, asks for none.
-        check_same_settings(config, wanted, path, f"resume it with  {resume_command(path)}")
+        check_same_settings(config, wanted, path, f": resume it with  {resume_command(path)}")
     return config
 
 
@@ -131,7 +127,7 @@ def check_state(run: Run, path: Path, origin: Mapping[str, str]) -> None:
 
 
 def settings_of_state(origin: Mapping[str, str]) -> RunConfig:
-    """Read what a state was trained with;"""
+    """Read the settings that a state was made with."""
     return from_written(parse_toml(origin.get("settings", "").encode()), "its settings")
 
 
@@ -160,14 +156,6 @@ def remove_unbegun(path: Path) -> None:
     """
     if (path / CONFIG_FILE).is_file() and not is_begun(path):
         shutil.rmtree(path)
-
-
-def remove_leftovers(path: Path) -> None:
-    """Remove what a run that was killed while saving left behind, which can be as large as a checkpoint."""
-    # safetensors wrote beside the place it was given, too, under a name of its own.
-    for pattern in (f".*{files.PARTIAL_SUFFIX}", ".tmp*"):
-        for leftover in path.glob(pattern):
-            files.remove(leftover)
 
 
 def resume_command(path: Path, *words: str) -> str:

@@ -31,10 +31,8 @@ def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
     large = "wiki" if num_tokens <= LARGE_TOKENS else "news"
     name = large if on_gpu and num_tokens > SMALL_TOKENS else "small"
     where = "a GPU" if on_gpu else "a CPU"
-    reason = (
-        f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name a recipe to use another"
-    )
-    return name, f"{reason} one."
+    chosen = f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}"
+    return name, f"{chosen}; name a recipe to use another one."
 
 
 def advise_noise(config: RunConfig) -> str | None:
@@ -75,13 +73,10 @@ def advise_smaller_batch(num_steps: int, batch_size: int) -> str | None:
     )
 
 
-def describe_astray(optimiser: OptimiserConfig, perplexity: float, start: float, step: int) -> str:
+def describe_astray(optimiser: OptimiserConfig, start: float) -> str:
     """Say that the model has become worse than what it started as: the frequencies of the words."""
     told = " or ".join(f"optimiser.{rate} ({getattr(optimiser, rate):g})" for rate in optimiser.rates)
-    return (
-        f"Validation PPLf is {perplexity:.5g} at step {step}, worse than at the start of training ({start:.5g}): "
-        f"lower {told}."
-    )
+    return f"Validation PPLf has become worse than at the start of training ({start:.5g}): lower {told}."
 
 
 def describe_early_stop(progress: Progress, total_steps: int, training: TrainingConfig) -> str:

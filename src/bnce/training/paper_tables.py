@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from bnce.runs.checkpoint import remove_states
 from bnce.runs.directory import MODEL_FILE, Run, hold_run, is_finished, read_status, read_summary
 from bnce.runs.resuming import check_corpus, check_same_settings
 from bnce.settings import RunConfig
-from bnce.training.plan import check_trainable, create_run
+from bnce.training.plan import check_trainable
 from bnce.training.recorder import Observer
 from bnce.training.run import run_training
 
@@ -91,23 +90,19 @@ def train_rows(
     Several processes can work on one experiment, each on a GPU of its own: a row that another process is training waits
     for that one.
     """
-    configs = _check_rows(rows, out, make_config, corpus, device)
+    configs = _check_rows(rows, out, make_config, corpus)
     files.make_directory(out)  # where it cannot be made, that is told once and not for every row
-    for row in rows:
-        if is_finished(out / row.name):
-            with contextlib.suppress(BusyError), hold_run(out / row.name):
-                tidy_up(out / row.name, keep_models)
     failed: dict[str, str] = {}
-    for row in rows:
-        path, config = out / row.name, configs[row]
-        if is_settled(path):  # looked at only now: other processes may be at work, too
-            continue
+    for row, config in configs.items():
+        path = out / row.name
         try:
-            resume = (path / "config.toml").is_file()
-            run = Run.open(path) if resume else _create(path, config, corpus, device)
-            with hold_run(path), watch(config) as observer:
-                if not is_settled(path):  # by another process, while this one opened it
-                    run_training(run, corpus, device, observer, resume=resume, command=command)
+            with files.one_maker(path):
+                resume = (path / "config.toml").is_file()
+                run = Run.open(path) if resume else Run.create(path, config, corpus)
+            with hold_run(path):
+                if not is_settled(path):  # looked at only now: other processes may be at work, too
+                    with watch(config) as observer:
+                        run_training(run, corpus, device, observer, resume=resume, command=command)
                 tidy_up(path, keep_models)
         except BusyError:
             continue
@@ -134,46 +129,28 @@ def is_settled(path: Path) -> bool:
     return read_status(path) in ("finished", "diverged")
 
 
-def _create(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> Run:
-    try:
-        return create_run(path, config, corpus, device)
-    except UserError as error:
-        if (path / "config.toml").is_file():
-            raise BusyError(f"Another process has just started '{path}'.") from error
-        raise
-
-
 def _check_rows(
     rows: list[PlannedRow],
     out: Path,
     make_config: Callable[[PlannedRow], RunConfig],
     corpus: Corpus,
-    device: torch.device,
 ) -> dict[PlannedRow, RunConfig]:
-    """Make the rows' settings, and tell at once all that is wrong with them."""
+    """Make the rows' settings, and refuse those that cannot be trained."""
     for file, kind in ((MANIFEST_FILE, "a corpus"), ("config.toml", "a run")):
         if (out / file).is_file():
             raise UserError(
                 f"The output '{out}' is {kind}, because it has a {file}: give {argument('out')} a directory of its own."
             )
-    remedy = f"repeat its settings, give another {argument('out')}, or remove it."
+    remedy = f": repeat its settings, give another {argument('out')}, or remove it."
     configs: dict[PlannedRow, RunConfig] = {}
-    wrong: list[str] = []
     for row in rows:
-        path = out / row.name
-        try:
-            configs[row] = make_config(row)
-            check_trainable(configs[row], corpus, device)
-            if (path / "config.toml").is_file():  # it was begun, or even finished
-                run = Run.open(path)
-                # A corpus that was moved is known by its words and the digests of its splits.
-                check_same_settings(run.config, configs[row], path, remedy)
-                check_corpus(run, corpus)
-        except UserError as error:
-            wrong.append(str(error))
-    if wrong:
-        # What is wrong with all of them is told once.
-        raise UserError(" ".join(dict.fromkeys(wrong)))
+        path, configs[row] = out / row.name, make_config(row)
+        check_trainable(configs[row], corpus)
+        if (path / "config.toml").is_file():  # it was begun, or even finished
+            run = Run.open(path)
+            # A corpus that was moved is known by its words and the digests of its splits.
+            check_same_settings(run.config, configs[row], path, remedy)
+            check_corpus(run, corpus)
     return configs
 
 

@@ -1,15 +1,10 @@
-"""What a run will do, decided and checked before anything of it is on disk."""
+"""What a run will do, checked before anything of it is on disk."""
 
 from __future__ import annotations
-
-from pathlib import Path
-
-import torch
 
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import UserError
-from bnce.runs.directory import Run
 from bnce.settings import RunConfig, TrainingConfig
 
 
@@ -23,14 +18,8 @@ def check_groups(training: TrainingConfig, num_processes: int) -> None:
         )
 
 
-def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> Run:
-    """Lay out a run directory, after checking that the corpus and the device, where it is known, can train it."""
-    check_trainable(config, corpus, device)
-    return Run.create(out, config, corpus)
-
-
-def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> None:
-    """Refuse settings that the corpus, or the device, where it is known, cannot train."""
+def check_trainable(config: RunConfig, corpus: Corpus) -> None:
+    """Refuse settings that cannot be trained on the corpus."""
     training, model, loss = config.training, config.model, config.loss
     training_streams(training, corpus)
     vocab_size = len(corpus.vocabulary)

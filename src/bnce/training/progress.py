@@ -32,7 +32,6 @@ class Progress:
     evaluated_step: int = 0  # the last step that was evaluated
     warnings: list[str] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)  # of settings, when the run was resumed
-    is_astray: bool = False
     devices: list[str] = field(default_factory=list)  # more than one where a run was resumed on another
     seconds: float = 0.0  # of training alone
     startup_seconds: float = 0.0  # of a GPU's first steps, in which kernels are compiled and the step is captured

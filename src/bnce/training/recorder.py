@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bnce.evaluation.evaluate import Evaluation
+from bnce.machine.packages import need
 
 
 class Observer(Protocol):
     """Somebody who watches a run, such as a progress bar."""
 
-    def advanced(self, *, tokens: int, words_per_second: float, loss: float, seconds_left: float | None) -> None:
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float, seconds_left: float) -> None:
         """Hear of progress; the loss is the mean over tokens since the last evaluation.
 
-        The seconds that are left are those of training and of all evaluations, also on test; None: not known yet.
+        The seconds that are left are those of training and its evaluations at the pace so far.
         """
 
     def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
@@ -40,17 +41,17 @@ class Recorder:
     """Passes everything on to the observer, and writes it as TensorBoard events."""
 
     def __init__(self, directory: Path, observer: Observer, *, writes: bool = True) -> None:
-        self.directory, self.observer = directory, observer
+        self.directory, self.observer, self.writes = directory, observer, writes
         self.advanced, self.evaluating, self.noticed = observer.advanced, observer.evaluating, observer.noticed
         self.writer: Any = None
-        self.given_up = not writes
+        if writes:
+            need("tensorboard", "Training")
 
     def start(self, step: int) -> None:
         """Open the events; after a resume, what was written beyond its step is hidden."""
-        if self.given_up:
-            return
         with self._without_tensorboard():
-            self.writer = open_events(self.directory, purge_step=step + 1)
+            if self.writes:
+                self.writer = open_events(self.directory, purge_step=step + 1)
 
     def evaluated(self, record: dict[str, Any]) -> None:
         """Write an evaluation on validation, and pass it on."""
@@ -62,9 +63,9 @@ class Recorder:
 
     def tested(self, step: int, result: Evaluation) -> None:
         """Write the figures on test."""
-        if not self.given_up:
-            # A directory of its own: a resume hides what the others say of later steps, and positions are no steps.
-            with self._without_tensorboard():
+        # A directory of its own: a resume hides what the others say of later steps, and positions are no steps.
+        with self._without_tensorboard():
+            if self.writes:
                 write_test_events(self.directory / "test", step, result)
 
     def close(self) -> None:
@@ -79,7 +80,7 @@ class Recorder:
         try:
             yield
         except OSError as error:
-            self.writer, self.given_up = None, True
+            self.writer, self.writes = None, False
             self.noticed(
                 f"TensorBoard events cannot be written to '{self.directory}' ({error.strerror}). Training continues "
                 "without them."
@@ -101,19 +102,18 @@ def write_test_events(directory: Path, step: int, result: Evaluation) -> None:
 
     Groups of ranks are a tag each, at the step of the model. Positions are one curve, whose steps are the positions.
     """
-    figures = [("test/ppl_n", result.ppl_n, step), ("test/ppl_f", result.ppl_f, step)]
-    if (alone := result.by_sentence) is not None:
-        figures += [("test/ppl_n_by_sentence", alone.ppl_n, step), ("test/ppl_f_by_sentence", alone.ppl_f, step)]
-    if (detail := result.detail) is not None:
-        for group in detail.by_frequency:
+    found: list[tuple[str, Any, int]] = [("test/{}", result, step)]
+    if result.by_sentence is not None:
+        found.append(("test/{}_by_sentence", result.by_sentence, step))
+    if result.detail is not None:
+        for group in result.detail.by_frequency:
             name = group.name.strip("<>").replace("+", "_and_beyond")
-            figures += [(f"test_by_frequency_rank/ppl_n/{name}", group.ppl_n, step)]
-            figures += [(f"test_by_frequency_rank/ppl_f/{name}", group.ppl_f, step)]
-        for group in detail.by_position:
-            place = int(re.split(r"[-+]", group.name)[0])
-            figures += [("test_by_position/ppl_n", group.ppl_n, place), ("test_by_position/ppl_f", group.ppl_f, place)]
+            found.append((f"test_by_frequency_rank/{{}}/{name}", group, step))
+        for group in result.detail.by_position:
+            found.append(("test_by_position/{}", group, int(re.split(r"[-+]", group.name)[0])))
     shutil.rmtree(directory, ignore_errors=True)
     with contextlib.closing(open_events(directory)) as writer:
-        for tag, value, at in figures:
-            if value is not None:
-                writer.add_scalar(tag, value, at)
+        for tag, figures, at in found:
+            for key in ("ppl_n", "ppl_f"):
+                if (value := getattr(figures, key)) is not None:
+                    writer.add_scalar(tag.format(key), value, at)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bnce import files
 from bnce.corpus.store import Corpus
 from bnce.errors import DiskFullError, DivergedError, OutOfMemoryError, UserError, full_memory
 from bnce.evaluation.evaluate import Evaluation, digest_ids, evaluate
@@ -64,8 +65,7 @@ def run_training(
             check_resumable(run)
         corpus.verify()  # a test text that is damaged is to be known before hours go into training
         # With as many threads as a resumed run had, sums are rounded the same.
-        num_threads = before.get("threads") if resume else None
-        use_threads(num_threads if isinstance(num_threads, int) and num_threads > 0 else 0)
+        use_threads(before.get("threads", 0) if resume else 0)
         recorder = Recorder(run.path / "tensorboard", observer, writes=world.is_first)
         with _explain_full_memory(config=run.config):
             trainer = Trainer(run, corpus, device, recorder, world)
@@ -88,7 +88,7 @@ def run_training(
         def write_summary(status: str) -> dict[str, Any]:
             summary = summarise(trainer, run, corpus, status, command) | ({"init": init} if init else {})
             if world.is_first:
-                run.write_json("summary.json", summary)
+                files.write_json(run.path / "summary.json", summary)
             return summary
 
         write_summary("running")
@@ -147,7 +147,7 @@ def _test(trainer: Trainer, run: Run, corpus: Corpus) -> Evaluation:
         by_sentence=run.config.training.reset_rate > 0,
     )
     if trainer.world.is_first:
-        run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
+        files.write_json(run.path / "evaluation.json", {"split": "test", **result.to_dict()})
     return result
 
 

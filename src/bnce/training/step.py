@@ -25,7 +25,7 @@ from bnce.machine.capturing import SideStream
 from bnce.machine.precision import float32_products
 from bnce.machine.processes import World
 from bnce.models.body import State
-from bnce.optimisers import build_optimiser
+from bnce.optimisers.optimiser import build_optimiser
 from bnce.settings import RunConfig
 
 NUM_EAGER_STEPS = 3
@@ -143,7 +143,9 @@ class TrainingStep:
                 if self.device.type == "cpu":
                     torch.default_generator.manual_seed(mix(self.seed, number, self.first_group + group, 1))
                 before = tuple(one.contiguous() for one in self._state_of(group))
-                loss_sum, state = self._forward(part, before)
+                # Inside a captured step a cache of casted weights would outlive its memory.
+                with torch.autocast(self.device.type, torch.bfloat16, self.precision == "bf16", cache_enabled=False):
+                    loss_sum, state = self.model.loss_sum(part.input_LB, part.target_TB, before, part.reset_LB)
                 _Share.apply(loss_sum, self._share_of(part.target_TB)).backward()
                 parts.append(self.optimiser.take())
                 losses.append(loss_sum.detach())
@@ -156,12 +158,6 @@ class TrainingStep:
                 self.loss_total += loss_sum
                 for kept, after in zip(self._state_of(group), state, strict=True):
                     kept.copy_(after)
-
-    def _forward(self, chunk: Chunk, before: State) -> tuple[Tensor, State]:
-        casts = self.precision == "bf16"
-        # Inside a captured step a cache of casted weights would outlive its memory.
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=casts, cache_enabled=False):
-            return self.model.loss_sum(chunk.input_LB, chunk.target_TB, before, chunk.reset_LB)
 
     def _state_of(self, group: int) -> State:
         return tuple(part.chunk(self.num_groups, 1)[group] for part in self.state)

@@ -19,22 +19,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bnce import files
 from bnce.corpus.resets import Resets
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams, training_streams
 from bnce.errors import DivergedError
-from bnce.evaluation.evaluate import Evaluation, evaluate
+from bnce.evaluation.evaluate import evaluate
 from bnce.machine.devices import describe_device, synchronize
 from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
 from bnce.machine.processes import World
 from bnce.machine.signals import HeldSignals, Stopped, hold_signals
 from bnce.optimisers.schedule import Schedule
 from bnce.runs.checkpoint import State, load_newest_state, save_state, state_file, state_files
-from bnce.runs.directory import Run
+from bnce.runs.directory import CONFIG_FILE, Run
 from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
 from bnce.runs.model_file import build_model, save_weights
-from bnce.runs.resuming import check_corpus, check_state, find_differences, remove_leftovers, settings_of_state
-from bnce.settings import read_config
+from bnce.runs.resuming import check_corpus, check_state, find_differences, settings_of_state
+from bnce.settings import to_toml
 from bnce.training import advice
 from bnce.training.progress import Progress
 from bnce.training.recorder import Observer
@@ -69,9 +70,6 @@ class Trainer:
         # A model to start from is evaluated before the first step, and may stay the best.
         self.progress = Progress(evaluated_step=-1 if self.config.init else 0, devices=[describe_device(device)])
         self.newest_state: Path | None = None  # the one that was written or read last
-        test = corpus.statistics.get("test")
-        self.num_test_tokens = min(test.num_tokens, training.max_test_tokens or test.num_tokens) if test else 0
-        self._seconds_per_evaluated: float | None = None  # token, once an evaluation was timed
         self._loss_total = 0.0  # since the last evaluation, over all processes, when it was last read
 
     def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
@@ -104,7 +102,8 @@ class Trainer:
                 self.save_if_needed()
             self._evaluate(signals)
             self._fit_to_budget()
-        last_saved = self.progress.start_clock()
+        began_step, began = self.progress.step, self.progress.start_clock()
+        last_saved = began
         while self.progress.step < self.total_steps and not self.stops_early:
             epoch, index = divmod(self.progress.step, len(self.streams))
             if index == 0:
@@ -119,7 +118,13 @@ class Trainer:
             looks = self.progress.step % check_every == 0
             if looks:
                 self._check_finite()
-                self._tell()
+                pace = (time.monotonic() - began) / (self.progress.step - began_step)
+                self.observer.advanced(
+                    tokens=self.progress.tokens,
+                    words_per_second=self.progress.recent_words_per_second,
+                    loss=self._mean_loss(),
+                    seconds_left=pace * (self.total_steps - self.progress.step),
+                )
                 self._fit_to_budget()
             evaluates = self._evaluation_due()
             saves, stops = time.monotonic() - last_saved >= self.config.training.checkpoint_seconds, should_stop()
@@ -167,33 +172,9 @@ class Trainer:
             if self.world.any({"stops": signals()})["stops"]:
                 raise Stopped(signals.number or signal.SIGTERM)
 
-        began = time.monotonic()
         result = evaluate(self.model, self.valid_ids, progress=tell, world=self.world)
-        self._seconds_per_evaluated = (time.monotonic() - began) / len(self.valid_ids)
         self._check_perplexity(result.ppl_f)
-        record = self._metrics(result)
-        if result.ppl_f < self.progress.best_perplexity and self.world.is_first:
-            save_weights(self.run, self.model.state_dict(), self.progress.step)
-        # Last, so that an evaluation that is written down has been made whole.
-        if self.world.is_first:
-            append_metrics(self.run.path, record)
-        self.world.wait()
-        self._take_in(record)
-        self.observer.evaluated(record)
-
-    def _take_in(self, record: dict[str, Any]) -> None:
-        """Act on an evaluation that is already written: made just now, or before the run was killed."""
-        perplexity = record["ppl_f"]
-        if self.progress.step:
-            self._warn_if_astray(perplexity)
-        self.progress.count_evaluation(perplexity)
-        if self.progress.step % len(self.streams) == 0:
-            self.schedule.end_epoch(perplexity)
-        self.training_step.loss_total.zero_()
-        self._loss_total = 0.0
-
-    def _metrics(self, result: Evaluation) -> dict[str, Any]:
-        return {
+        record = {
             "step": self.progress.step,
             "epoch": self.progress.step / len(self.streams),
             "tokens": self.progress.tokens,
@@ -208,6 +189,22 @@ class Trainer:
             "grad_norm": float(self.training_step.norm),
             "peak_memory_bytes": peak_memory_bytes(self.device),
         }
+        if result.ppl_f < self.progress.best_perplexity and self.world.is_first:
+            save_weights(self.run, self.model.state_dict(), self.progress.step)
+        # Last, so that an evaluation that is written down has been made whole.
+        if self.world.is_first:
+            append_metrics(self.run.path, record)
+        self.world.wait()
+        self._take_in(record)
+        self.observer.evaluated(record)
+
+    def _take_in(self, record: dict[str, Any]) -> None:
+        """Act on an evaluation that is already written: made just now, or before the run was killed."""
+        self.progress.count_evaluation(record["ppl_f"])
+        if self.progress.step % len(self.streams) == 0:
+            self.schedule.end_epoch(record["ppl_f"])
+        self.training_step.loss_total.zero_()
+        self._loss_total = 0.0
 
     def save(self) -> None:
         """Write everything that the rest of the run depends on."""
@@ -234,12 +231,12 @@ class Trainer:
     def resume(self) -> None:
         """Go back to the newest state that is whole, or to the start of a run that was stopped before its first."""
         if self.world.is_first:
-            remove_leftovers(self.run.path)
+            for leftover in self.run.path.glob(f".*{files.PARTIAL_SUFFIX}"):  # which can be as large as a checkpoint
+                files.remove_stale(leftover)
         self.world.wait()
         if not state_files(self.run.path):
             self.observer.noticed(f"'{self.run.path}' has no checkpoint yet: training starts at the first step.")
-            if self.world.is_first:
-                self.run.write_config()
+            self._write_config()
             return
         state, refused = load_newest_state(self.run.path, functools.partial(check_state, self.run))
         for sentence in refused:
@@ -250,23 +247,9 @@ class Trainer:
         self.training_step.norm.fill_(state.record["grad_norm"])
         self.schedule.load_state(state.record["schedule"])
         self._loss_total = float(state.tensors["step.loss_total"])
-        here, self.progress = self.progress.devices[-1], Progress.from_record(state.record)
+        here, self.progress = self.progress.devices, Progress.from_record(state.record)
         self.newest_state = state.path
-        if (before := self.progress.devices[-1]) != here:  # its speed is then not the speed of one device
-            self.observer.noticed(
-                f"The run was trained on {before} and continues on {here}: its speed will be an average of both."
-            )
-        self.progress.devices = list(dict.fromkeys([*self.progress.devices, here]))
-        self._forget_after(state)
-        self._note_changes(state)
-        # An evaluation that was written down after this state counts, be it due by the settings of today or not.
-        if self.progress.evaluated_step != self.progress.step:
-            for written in read_metrics(self.run.path).records:
-                if written["step"] == self.progress.step:
-                    self._take_in(written)
-
-    def _forget_after(self, state: State) -> None:
-        """Remove what was written after the state that the run goes back to."""
+        self.progress.devices = list(dict.fromkeys([*self.progress.devices, *here]))
         self.world.wait()  # nobody is reading any more
         if self.world.is_first:
             for newer in state_files(self.run.path):
@@ -275,7 +258,12 @@ class Trainer:
             if num_damaged := keep_metrics_up_to(self.run.path, self.progress.step):
                 file = self.run.path / METRICS_FILE
                 self.observer.noticed(f"Damaged lines in '{file}' were skipped: {num_damaged}.")
-        self.world.wait()
+        self._note_changes(state)
+        # An evaluation that was written down after this state counts, be it due by the settings of today or not.
+        if self.progress.evaluated_step != self.progress.step:
+            for written in read_metrics(self.run.path).records:
+                if written["step"] == self.progress.step:
+                    self._take_in(written)
 
     def _note_changes(self, state: State) -> None:
         """Write down which settings are other than those that the run was trained with so far."""
@@ -283,11 +271,13 @@ class Trainer:
         for setting, (old, new) in find_differences(before, self.config).items():
             self.progress.changes.append({"step": self.progress.step, "setting": setting, "from": old, "to": new})
             self.observer.noticed(f"From step {self.progress.step} on, {setting} is {new} instead of {old}.")
-            self.progress.is_astray = False  # what was told of may be what is mended now
         if before != self.config:
             self.save()  # a state that has the note comes before the settings
-        if self.world.is_first and read_config(self.run.path / "config.toml") != self.config:
-            self.run.write_config()
+        self._write_config()
+
+    def _write_config(self) -> None:
+        if self.world.is_first:
+            files.write_text(self.run.path / CONFIG_FILE, to_toml(self.config))
         self.world.wait()
 
     def _check_finite(self) -> None:
@@ -307,9 +297,15 @@ class Trainer:
     def _check_perplexity(self, perplexity: float) -> None:
         """Refuse to go on with a model that is worse than guessing, unless it was when it came from another run."""
         num_words, step = len(self.run.vocabulary), self.progress.step
-        known = (num_words, self._start_perplexity(), self.progress.best_perplexity)
+        # What a model that knows the frequencies of the words alone has, as this one did at its start.
+        valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
+        start = math.exp(-float(self.model.output.noise.log_target_probs()[valid_N].double().mean()))
+        known = (num_words, start, self.progress.best_perplexity)
         is_lost = perplexity > ASTRAY * max(one for one in known if math.isfinite(one))
-        if math.isfinite(perplexity) and (not is_lost or step == 0 or self.loss.scores_odds):
+        may_be_high = step == 0 or self.loss.scores_odds  # a softmax over odds is worse than that from the start
+        if math.isfinite(perplexity) and (may_be_high or not is_lost):
+            if perplexity > ASTRAY * start and not may_be_high:
+                self._warn(advice.describe_astray(self.config.optimiser, start))
             return
         # The state that was saved for this evaluation is none to go on from.
         if self.world.is_first:
@@ -334,20 +330,6 @@ class Trainer:
             self.progress.warnings.append(sentence)
             self.observer.noticed(sentence)
 
-    def _warn_if_astray(self, perplexity: float) -> None:
-        """Say once that the model has become worse than what it started as: the frequencies of the words."""
-        if self.progress.is_astray or self.loss.scores_odds:  # a softmax over odds is worse than that from the start
-            return
-        start = self._start_perplexity()
-        if perplexity > ASTRAY * start:
-            self.progress.is_astray = True
-            self._warn(advice.describe_astray(self.config.optimiser, perplexity, start, self.progress.step))
-
-    def _start_perplexity(self) -> float:
-        """Compute what a model that knows the frequencies of the words alone has on validation."""
-        valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
-        return math.exp(-float(self.model.output.noise.log_target_probs()[valid_N].double().mean()))
-
     def _fit_to_budget(self) -> None:
         """Estimate the length of a run that has a budget, and let the schedule end with it."""
         training = self.config.training
@@ -360,26 +342,6 @@ class Trainer:
     def _mean_loss(self) -> float:
         num_tokens = self.progress.tokens - self.progress.tokens_at_evaluation
         return self._loss_total / num_tokens if num_tokens else math.nan
-
-    def _tell(self) -> None:
-        self.observer.advanced(
-            tokens=self.progress.tokens,
-            words_per_second=self.progress.recent_words_per_second,
-            loss=self._mean_loss(),
-            seconds_left=self._seconds_left(),
-        )
-
-    def _seconds_left(self) -> float | None:
-        """Estimate how long training, its evaluations and the one on test still take; None while no speed is known."""
-        speed = self.progress.recent_words_per_second
-        if not speed:
-            return None
-        steps_left = self.total_steps - self.progress.step
-        evaluations_left = math.ceil(steps_left * self.config.training.evaluations_per_epoch / len(self.streams))
-        train_tokens = steps_left * self.progress.tokens / self.progress.step
-        evaluated_tokens = evaluations_left * len(self.valid_ids) + self.num_test_tokens
-        # As long as no evaluation was timed, a token is taken to cost as much there as in training.
-        return train_tokens / speed + evaluated_tokens * (self._seconds_per_evaluated or 1 / speed)
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
