@@ -38,7 +38,7 @@ ROWS = (
 
 def measure(config: RunConfig, vocab_size: int, device: torch.device, rounds: int, seconds: float) -> dict[str, Any]:
     """Time the plain step, and the step through a world of one."""
-    world = World(0, 1, device if device.type == "cuda" else None, is_alone=False)
+    world = World(0, 1, device)
     runners = {
         "plain": Runner(config, vocab_size, device),
         "exchanged": Runner(config, vocab_size, device, world),

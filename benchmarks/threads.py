@@ -24,7 +24,8 @@ from pathlib import Path
 import torch
 from bench import bench
 
-from bnce.machine.threads import SPIN_COUNT, num_cores
+from bnce.__main__ import SPIN_COUNT
+from bnce.machine.threads import num_cores
 from bnce.recipes import load_recipe
 from bnce.version import __version__
 

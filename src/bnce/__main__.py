@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 
 from bnce.machine.packages import MissingPackageError, explain_missing
 from bnce.machine.signals import Stopped, raise_on_signals
-from bnce.machine.threads import wait_asleep
 
+# Turns of a waiting OpenMP thread's loop before it sleeps: microseconds. GNU's runtime has it spin for milliseconds.
+SPIN_COUNT = "1000"
 _COLLECT_AFTER = 50_000  # new objects; Python's 700 would have it look hundreds of times while PyTorch is imported
 
 
@@ -18,7 +20,10 @@ def main() -> None:
     # With PyTorch's objects, to look for garbage takes a quarter of the time of a command that does little.
     gc.set_threshold(_COLLECT_AFTER)
     atexit.register(_end_without_collecting)
-    wait_asleep()
+    # Threads meet after every operation, thousands of times per second. Where another process wants the same cores, one
+    # would spin away its share of a core while the one it waits for is not running. It is read when PyTorch is loaded.
+    if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
+        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
     try:
         with raise_on_signals():
             from bnce.cli import main as run

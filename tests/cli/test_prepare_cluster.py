@@ -83,15 +83,17 @@ def test_same_bytes(
     assert {path.name for path in place.iterdir()} == {"local", "remote"}
 
 
-num_lost = lambda dask_scheduler: sum(  # noqa: E731 - a lambda travels by value
-    prefix.suspicious for prefix in dask_scheduler.task_prefixes.values()
+# Lambdas, which travel by value.
+num_lost = lambda dask_scheduler: sum(prefix.suspicious for prefix in dask_scheduler.task_prefixes.values())  # noqa: E731
+is_victim_busy = lambda dask_scheduler: any(  # noqa: E731
+    worker.name == "w0" and worker.processing for worker in dask_scheduler.workers.values()
 )
 
 
 def test_lost_worker_and_lost_scheduler(text: Path, place: Path, tmp_path: Path, monkeypatch) -> None:
     """What a killed worker was at is done by the others; without its scheduler a cluster does nothing."""
     prepare([text], place / "local")
-    monkeypatch.setattr(shares, "SHARE_BYTES", 1000)
+    monkeypatch.setattr(shares, "SHARE_BYTES", 300)  # so many that there are tasks for the victim, however late it is
     monkeypatch.setattr(cluster, "ANSWER_SECONDS", 2)
     place_of_logs = tmp_path / "machines"
     place_of_logs.mkdir()
@@ -104,7 +106,13 @@ def test_lost_worker_and_lost_scheduler(text: Path, place: Path, tmp_path: Path,
             killed.append(victim.pid)
             # It stands still in the middle of a task, and is given more, before it ends.
             os.kill(victim.pid, signal.SIGSTOP)
-            threading.Timer(1, victim.kill).start()
+            threading.Thread(target=end, args=(victim,), daemon=True).start()
+
+    def end(victim: subprocess.Popen[bytes]) -> None:
+        time.sleep(1)
+        while not executor.client.run_on_scheduler(is_victim_busy):
+            time.sleep(0.1)
+        victim.kill()
 
     def kill_scheduler(done: int, total: int) -> None:
         machines.scheduler.kill()

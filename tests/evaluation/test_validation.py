@@ -32,12 +32,12 @@ SMALL = {
 
 
 def scores(model: Any, ids: list[int]) -> tuple[Tensor, Tensor]:
-    """Give the score of every word and ln Z(context), in float64, in the order in which they are added up.
+    """Give the score of every word and ln Z(context), in float64, in the order of the text, in which they are added up.
 
     Windows begin every 512 words and read 64 words before those that they score; the first one scores these, too.
     Sixteen windows are read side by side, 64 words at a time, and what is beyond the text is padding.
     """
-    num_context, found_scores, found_log_z = model.num_context, [], []
+    num_context, found_scores, found_log_z, found_places = model.num_context, [], [], []
 
     def word(place: int) -> int:
         return ids[place] if 0 <= place < len(ids) else END
@@ -57,10 +57,12 @@ def scores(model: Any, ids: list[int]) -> tuple[Tensor, Tensor]:
             hidden_TBD, state = model(torch.tensor(read), state)
             counts_TB = torch.tensor([[counts(*one) for one in zip(group, row, strict=True)] for row in places])
             target_TB = torch.tensor([[word(place) for place in row] for row in places])
+            found_places.append(torch.tensor(places)[counts_TB])
             log_z_N, score_N = model.output.normalise(hidden_TBD[counts_TB], target_TB[counts_TB])
             found_scores.append(score_N.double())
             found_log_z.append(log_z_N.double())
-    return torch.cat(found_scores), torch.cat(found_log_z)
+    order_N = torch.cat(found_places).argsort()
+    return torch.cat(found_scores)[order_N], torch.cat(found_log_z)[order_N]
 
 
 @pytest.mark.parametrize("body", ["ffnn", "rnn", "relu-lstm", "transformer"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
+from collections.abc import Callable
 
 import pytest
+import torch
 
-from bnce.machine.capturing import without_garbage_collection
+from bnce.machine.capturing import SideStream
 
 
 class Cyclic:
@@ -15,26 +18,35 @@ class Cyclic:
         self.itself = self
 
 
-def test_garbage_goes_before_and_not_within() -> None:
+@pytest.fixture
+def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], object]:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext())
+    return SideStream(torch.device("cuda")).capture
+
+
+def test_garbage_goes_before_and_not_within(capture: Callable[[Callable[[], object]], object]) -> None:
     gone = weakref.ref(Cyclic())
-    with without_garbage_collection():
+
+    def work() -> None:
         assert gone() is None
         assert not gc.isenabled()
         kept = weakref.ref(Cyclic())
         # As many objects as would make Python look for garbage.
         _ = [[number] for number in range(10_000)]
         assert kept() is not None
+
+    capture(work)
     assert gc.isenabled()
 
 
-def test_as_it_was_after_an_error_and_where_it_was_off() -> None:
-    with pytest.raises(ValueError, match="inside"), without_garbage_collection():
-        raise ValueError("inside")
+def test_as_it_was_after_an_error_and_where_it_was_off(capture: Callable[[Callable[[], object]], object]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        capture(lambda: 1 / 0)
     assert gc.isenabled()
     gc.disable()
     try:
-        with without_garbage_collection():
-            pass
+        capture(lambda: None)
         assert not gc.isenabled()
     finally:
         gc.enable()

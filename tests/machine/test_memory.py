@@ -1,9 +1,7 @@
-"""Memory: the peak of a run is its own, what is freed is kept, and a command looks less for garbage."""
+"""Memory: the peak of a run is its own, and a command looks less for garbage."""
 
 from __future__ import annotations
 
-import ctypes
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -36,27 +34,6 @@ large = bytearray({3 * LARGE})
 os.execv(sys.executable, [sys.executable, "-c", '''{FORGETS}'''])
 """
 
-# Rounds in which memory comes and goes: malloc would give back more than twice the largest of the blocks each time.
-KEEPS = """
-import resource, sys
-from bnce.machine.memory import keep_freed
-
-def count():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-def use_memory():
-    blocks = [bytearray(20 * 2**20) for _ in range(4)]
-
-if sys.argv[1] == "kept":
-    keep_freed()
-for _ in range(3):
-    use_memory()
-before = count()
-for _ in range(3):
-    use_memory()
-print(count() - before)
-"""
-
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux forgets a process's peak")
 def test_only_what_the_run_needs_counts() -> None:
@@ -74,21 +51,6 @@ def test_a_gpu_is_asked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     memory.release_memory(gpu)
     assert memory.peak_memory_bytes(gpu) == 7
     assert asked == 3 * [gpu]
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc is glibc's")
-def test_freed_memory_is_used_again() -> None:
-    def num_faults(how: str) -> int:
-        probe = [sys.executable, "-c", KEEPS, how]
-        return int(subprocess.run(probe, capture_output=True, text=True, check=True).stdout)
-
-    assert num_faults("plain") > 10_000
-    assert num_faults("kept") < 100
-
-
-def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    memory.keep_freed()
 
 
 @pytest.mark.parametrize("triton", [False, True])

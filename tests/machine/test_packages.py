@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from bnce.machine import packages
-from bnce.machine.packages import EXTRAS, PURPOSES, MissingPackageError, explain_missing, lacking, missing, need
-
-
-def test_extras_of_which_a_package_is_not_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = {name for extra in ("export", "ngram", "serve", "score") for name in EXTRAS[extra]}
-    hidden = others - {*EXTRAS["train"]}
-
-    def find(name: str) -> ModuleSpec | None:
-        return None if name in hidden else find_spec(name)
-
-    monkeypatch.setattr(packages, "find_spec", find)
-    assert [extra for extra in lacking() if extra != "cluster"] == ["score", "ngram", "export", "serve"]
-    monkeypatch.setattr(packages, "find_spec", lambda name: object())
-    assert lacking() == {}
-    assert {*PURPOSES} == {*EXTRAS} - {"layer"}
+from bnce.machine.packages import MissingPackageError, explain_missing, missing, need
 
 
 @pytest.mark.parametrize(

@@ -49,30 +49,11 @@ def test_a_held_signal_is_passed_on_at_the_end() -> None:
     assert stopped.value.number == signal.SIGTERM
 
 
-@pytest.mark.parametrize("comes", ["before it", "in it"])
-def test_a_part_may_let_them_through_and_does_not_begin_after_one(comes: str) -> None:
-    reached = []
-
-    def work() -> None:
-        with hold_signals() as held:
-            if comes == "before it":
-                signal.raise_signal(signal.SIGINT)
-            with held.let_through():
-                reached.append("begin")
-                signal.raise_signal(signal.SIGINT)
-                reached.append("after")
-            reached.append("end")
-
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    assert reached == ([] if comes == "before it" else ["begin"])
-
-
 def test_in_another_thread_nothing_is_held_or_handled() -> None:
     seen: list[object] = []
 
     def work() -> None:
-        with raise_on_signals(), hold_signals() as held, held.let_through():
+        with raise_on_signals(), hold_signals() as held:
             seen.append(held())
 
     thread = threading.Thread(target=work)

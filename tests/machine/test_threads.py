@@ -62,10 +62,8 @@ def test_waiting_threads_sleep_soon_unless_the_environment_says_how_they_wait(mo
         monkeypatch.delenv(name, raising=False)
     probe = """
 import os, sys
-from bnce.machine import threads
-wait = threads.wait_asleep
-threads.wait_asleep = lambda: (wait(), print(os.environ.get("GOMP_SPINCOUNT"), "torch" in sys.modules))
-sys.argv = ["bnce", "--version"]
+import bnce.cli
+bnce.cli.main = lambda: print(os.environ.get("GOMP_SPINCOUNT"), "torch" in sys.modules)
 from bnce.__main__ import main
 main()
 """
@@ -85,21 +83,16 @@ def test_cores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "cores"),
-    [
-        ({"cpu.max": "150000 100000"}, 2),
-        ({"cpu.max": "100000 100000"}, 1),
-        ({"cpu.max": "max 100000"}, sys.maxsize),
-        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, sys.maxsize),
-        ({}, sys.maxsize),
-    ],
+    ("share", "cores"), [("150000 100000", 2), ("100000 100000", 1), ("900000 100000", 8), ("max 100000", 8), (None, 8)]
 )
-def test_a_container_may_use_its_share(tmp_path: Path, files: dict[str, str], cores: int) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text + "\n")
-    assert threads._quota(tmp_path) == cores
+def test_a_container_may_use_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: str | None, cores: int
+) -> None:
+    monkeypatch.setattr(threads, "_CPU_MAX", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    if share is not None:
+        (tmp_path / "cpu.max").write_text(share + "\n")
+    assert num_cores() == cores
 
 
 @pytest.mark.usefixtures("no_number")

@@ -229,7 +229,7 @@ def test_clipping_takes_the_arguments_of_pytorch() -> None:
     give_gradient(table, *batches()[0], sparse=True)
     assert clip_grad_norm_([table], 0.5, 2, error_if_nonfinite=True) > 0
     assert float(clip_grad_norm_([table], 0.5, norm_type=2.0)) == pytest.approx(0.5, rel=1e-4)
-    assert float(clip_grad_norm_([table], 0.5, 2.0, True, False)) == pytest.approx(0.5, rel=1e-4)
+    assert float(clip_grad_norm_([table], 0.5, 2.0, True)) == pytest.approx(0.5, rel=1e-4)
     for norm_type in (1.0, 3, math.inf):
         with pytest.raises(UserError, match=f"norm_type is {norm_type}: only 2, the Euclidean norm, is there"):
             clip_grad_norm_([table], 0.5, norm_type)

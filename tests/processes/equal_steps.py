@@ -92,7 +92,7 @@ def _run(rank: int, size: int, directory: str, cases: list[dict], backend: str) 
     torch.set_num_threads(1)
     dist.init_process_group(backend, init_method=f"file://{directory}/meeting", rank=rank, world_size=size)
     for number, case in enumerate(cases):
-        world = World(rank, size, torch.device("cuda" if backend == "nccl" else "cpu"), is_alone=False)
+        world = World(rank, size, torch.device("cuda" if backend == "nccl" else "cpu"))
         torch.save(train(world, **case), f"{directory}/{number}-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

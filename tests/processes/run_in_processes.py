@@ -106,7 +106,7 @@ def _arm(die: str) -> None:
 def _work(rank: int, size: int, meeting: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
-    told = train(World(rank, size), *arguments, **keywords)
+    told = train(World(rank, size, torch.device("cpu")), *arguments, **keywords)
     Path(f"{meeting}.{rank}").write_text(told, encoding="utf-8")
     if not keywords.get("die"):
         dist.barrier()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import bnce
-from bnce.machine.torchrun import leave
 from tests.stacks.small import COUNTS, D, V
 
 NUM_PROCESSES, NUM_STEPS = 2, 3
@@ -81,7 +81,7 @@ def train(rank: int, directory: str) -> None:
         torch.save(uneven(loss, rank), f"{directory}/uneven-{loss}-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
-    leave(SystemExit(0))  # as processes of bnce do: threads of PyTorch's aborted the slow end of a spawned one
+    os._exit(0)  # as processes of bnce do: threads of PyTorch's aborted the slow end of a spawned one
 
 
 def uneven(loss: str, rank: int | None = None) -> Tensor:

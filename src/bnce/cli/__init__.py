@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from bnce.cli.failures import fail
 from bnce.cli.fetch import fetch
 from bnce.cli.filter import filter
 from bnce.cli.generate import generate
-from bnce.cli.help import HelpCommand, HelpGroup
+from bnce.cli.help import HelpCommand
 from bnce.cli.info import info
 from bnce.cli.interpolate import interpolate
 from bnce.cli.ngram import ngram
@@ -32,12 +33,11 @@ from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import naming_options
 from bnce.machine.signals import Stopped, raise_on_signals
-from bnce.machine.torchrun import leave, started_many
+from bnce.machine.torchrun import started_many
 from bnce.version import __version__
 
 app = typer.Typer(
     name="bnce",
-    cls=HelpGroup,
     help="Train and use word language models with very large vocabularies.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -89,7 +89,8 @@ def main() -> None:
         _run()
     except SystemExit as end:
         if started_many():
-            leave(end)
+            # At once: threads of PyTorch's that still wait for others may abort a slow end.
+            os._exit(end.code if isinstance(end.code, int) else 1)
         raise
 
 

@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from bnce.errors import UserError
-from bnce.machine.packages import lacking
 
 # What typer adds to names and help texts: types after a metavar, braces around required arguments, and ranges, which
 # our texts name where they matter.
@@ -72,16 +71,6 @@ class HelpCommand(TyperCommand):
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records)
-
-
-class HelpGroup(TyperGroup):
-    """The list of commands, and below it what is not installed."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write one line per extra that is not installed: how to install it, and what it is for."""
-        if extras := lacking():
-            with formatter.section("Not installed"):
-                formatter.write_dl([(f"pip install 'bnce[{extra}]'", purpose) for extra, purpose in extras.items()])
 
 
 def _plain_usage(piece: str) -> str:

@@ -26,7 +26,6 @@ from bnce.cli.options import (
     warn_of_tokenised,
 )
 from bnce.errors import UserError, unknown_name
-from bnce.machine.memory import keep_freed
 
 if TYPE_CHECKING:
     from bnce.scoring.model import Model, Reader
@@ -124,7 +123,6 @@ def score(
     cutter = _Cutter(model.normaliser, split)
     totals = Totals()
     num_spelt = 0
-    keep_freed()
     with _shown_reading(text, source_bytes(text)) as show:
         for scored in _score_documents(reader, lines, carry == "documents", cutter):
             totals.add(scored)

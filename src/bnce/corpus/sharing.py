@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError
-from bnce.machine.cluster import ask_all
+from bnce.machine.cluster import Cluster
 from bnce.text.blocks import Block, gather
 from bnce.text.shares import Share, count_documents, deal, explain, read_share
 from bnce.text.sources import Document, named, no_words, source_bytes
@@ -26,12 +26,21 @@ from bnce.text.tokenised import TokenisedSigns
 _FILES_TRIED = 20
 
 
+def _ask_all(executor: Executor, function: Callable[..., Any], *given: Any) -> dict[str, Any]:
+    """Run a short function on every worker of a cluster, or once; give answers and errors by the worker."""
+    if isinstance(executor, Cluster):
+        answers: dict[str, Any] = executor.client.run(function, *given, on_error="return")
+        return answers
+    future = executor.submit(function, *given)
+    return {"": future.exception() or future.result()}
+
+
 def check_shared(executor: Executor, directory: Path) -> None:
     """Refuse workers that do not see a directory, or cannot write to it."""
     # Every machine has a /tmp, but only the shared one holds this file.
     sign = directory / f"{uuid.uuid4().hex}.sign"
     sign.touch()
-    for worker, complaint in ask_all(executor, look_around, sign).items():
+    for worker, complaint in _ask_all(executor, look_around, sign).items():
         if isinstance(complaint, BaseException):
             raise complaint
         if complaint is not None:
@@ -65,7 +74,7 @@ def see_files(executor: Executor, names: Iterable[str]) -> bool:
     """Say whether workers of other machines can read files for themselves; some stand for all."""
     sizes = {os.path.abspath(name): num_bytes for name in names if (num_bytes := source_bytes(name))}
     tried = dict(itertools.islice(sizes.items(), 0, None, 1 + len(sizes) // _FILES_TRIED))
-    return all(answer is True for answer in ask_all(executor, have_sizes, tried).values())
+    return all(answer is True for answer in _ask_all(executor, have_sizes, tried).values())
 
 
 def have_sizes(sizes: dict[str, int]) -> bool:

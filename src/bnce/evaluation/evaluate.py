@@ -128,24 +128,22 @@ def evaluate(
     try:
         with float32_products(tf32=False):
             parts = windows.in_context(ids, num_parallel, model.num_context, num_read_before(model))
-            score_N, normaliser_N, target_N, position_N = _score(model, parts, tell, world)
-            result = _summarise(score_N, normaliser_N, target_N, model, num_bytes)
+            scored = _score(model, parts, len(ids), tell, world)
+            result = _summarise(*scored, ids, model, num_bytes)
             result = dataclasses.replace(result, text_sha256=digest_ids(ids))
             if by_sentence:
                 parts = windows.by_sentence(ids, max(num_parallel, MIN_SENTENCES), model.num_context)
-                scored = _score(model, parts, lambda num_done: tell(len(ids) + num_done), world)[:3]
-                alone = _summarise(*scored, model, num_bytes)
-                kept = {field.name: getattr(alone, field.name) for field in dataclasses.fields(BySentence)}
+                alone = _score(model, parts, len(ids), lambda num_done: tell(len(ids) + num_done), world)
+                figures = dataclasses.asdict(_summarise(*alone, ids, model, num_bytes))
+                kept = {field.name: figures[field.name] for field in dataclasses.fields(BySentence)}
                 result = dataclasses.replace(result, by_sentence=BySentence(**kept))
     finally:
         model.train(was_training)
     if known is None:
         return result
-    order_N = torch.empty_like(position_N)
-    order_N[position_N] = torch.arange(len(position_N))
-    score_N, normaliser_N, target_N = score_N[order_N], normaliser_N[order_N], target_N[order_N]
+    score_N, normaliser_N = scored
     log_prob_n_N = (score_N - float(model.output.log_z)).numpy() if model.output.normalises else None
-    detail = find_detail(target_N.numpy(), (score_N - normaliser_N).numpy(), log_prob_n_N, known)
+    detail = find_detail(ids.astype(np.int64), (score_N - normaliser_N).numpy(), log_prob_n_N, known)
     return dataclasses.replace(result, detail=detail)
 
 
@@ -158,44 +156,40 @@ def digest_ids(ids: np.ndarray) -> str:
 
 
 def _score(
-    model: LanguageModel, parts: Iterable[Window], progress: Callable[[int], None], world: World
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute, for every token in some order, the target's score, the context's log normaliser, target and position."""
-    target_scores, normalisers, targets, positions = [], [], [], []
-    num_done = 0
+    model: LanguageModel, parts: Iterable[Window], num_tokens: int, progress: Callable[[int], None], world: World
+) -> tuple[Tensor, Tensor]:
+    """Compute, for every token in the order of the text, its score and the log normaliser of its context."""
+    found, num_done = [], 0
     for read in read_windows(model, parts, world):
         normaliser_N, score_N = model.output.normalise(read.hidden_ND, read.target_N)
         # Sums over a large text want more digits than one probability has.
-        normalisers.append(normaliser_N.double().cpu())
-        target_scores.append(score_N.double().cpu())
-        targets.append(read.target_N.cpu())
-        positions.append(read.position_N)
+        found.append(torch.stack([read.position_N.double(), score_N.double().cpu(), normaliser_N.double().cpu()], 1))
         num_done += read.num_scored
         progress(num_done)
-    found = torch.cat(target_scores), torch.cat(normalisers), torch.cat(targets), torch.cat(positions)
-    if world.size == 1:
-        return found
-    score_N, normaliser_N, target_N, position_N = (torch.cat(world.gather_uneven(part)) for part in found)
-    order_N = torch.argsort(position_N)
-    return score_N[order_N], normaliser_N[order_N], target_N[order_N], position_N[order_N]
+    # Of all processes, whose windows lie between each other's.
+    rows_N3 = torch.cat(world.gather_uneven(torch.cat(found)))
+    score_N, normaliser_N = torch.empty(2, num_tokens, dtype=torch.float64)
+    position_N = rows_N3[:, 0].long()
+    score_N[position_N], normaliser_N[position_N] = rows_N3[:, 1], rows_N3[:, 2]
+    return score_N, normaliser_N
 
 
 def _summarise(
-    score_N: Tensor, normaliser_N: Tensor, target_N: Tensor, model: LanguageModel, num_bytes: int | None
+    score_N: Tensor, normaliser_N: Tensor, ids: np.ndarray, model: LanguageModel, num_bytes: int | None
 ) -> Evaluation:
     log_z = float(model.output.log_z)
     log_prob_f_N = score_N - normaliser_N
     log_prob_n_N = score_N - log_z
-    known_N = target_N != UNK
+    known_N = torch.from_numpy(ids != UNK)
     num_known, constant = int(known_N.sum()), model.output.normalises
     total_f, total_n = float(log_prob_f_N.sum()), float(log_prob_n_N.sum())
-    ppl_f = perplexity(total_f, len(target_N))
+    ppl_f = perplexity(total_f, len(ids))
     assert ppl_f is not None  # a text without tokens is refused
     # A model that blew up still gets its perplexity, which is not finite either; a histogram needs numbers.
     counts, edges = np.histogram(normaliser_N[normaliser_N.isfinite()].numpy(), bins=HISTOGRAM_BINS)
     before, seen = num_read_before(model), model.body.num_words or sys.maxsize
     return Evaluation(
-        ppl_n=perplexity(total_n, len(target_N)) if constant else None,
+        ppl_n=perplexity(total_n, len(ids)) if constant else None,
         ppl_f=ppl_f,
         ppl_n_no_unk=perplexity(float(log_prob_n_N[known_N].sum()), num_known) if constant else None,
         ppl_f_no_unk=perplexity(float(log_prob_f_N[known_N].sum()), num_known),
@@ -205,9 +199,9 @@ def _summarise(
         log_z_histogram=Histogram([float(edge) for edge in edges], [int(count) for count in counts]),
         log10_prob_n=total_n / math.log(10) if constant else None,
         log10_prob_f=total_f / math.log(10),
-        num_tokens=len(target_N),
-        num_oov=len(target_N) - num_known,
-        num_sentences=int((target_N == END).sum()),
+        num_tokens=len(ids),
+        num_oov=len(ids) - num_known,
+        num_sentences=int((ids == END).sum()),
         min_context=min(before + 1, seen),
         max_context=min(before + WINDOW, seen),
         num_bytes=num_bytes,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -28,25 +27,16 @@ class SideStream:
     def capture(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
         """Capture work that has run before; nothing is computed."""
         graph = torch.cuda.CUDAGraph()
-        # Other threads, which read, write and look after what is sent, must not end it.
-        mode = "thread_local"
-        with without_garbage_collection(), torch.cuda.graph(graph, stream=self._stream, capture_error_mode=mode):
-            work()
+        # A graph that only a cycle of references has kept would be destroyed while this one is captured, which ends
+        # that with an error. PyTorch itself collects before it captures only up to version 2.8.
+        gc.collect()
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            # Other threads, which read, write and look after what is sent, must not end it.
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                work()
+        finally:
+            if was_enabled:
+                gc.enable()
         return graph
-
-
-@contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Collect garbage now, and none until the block ends.
-
-    A graph that only a cycle of references has kept would be destroyed while another is captured, which ends that with
-    an error. PyTorch itself collects before it captures only up to version 2.8.
-    """
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -44,15 +44,6 @@ class Cluster(Executor):
         return cast("Future[Result]", self.client.submit(function, *given, **named, pure=False))
 
 
-def ask_all(executor: Executor, function: Callable[..., Result], *given: Any) -> dict[str, Result | BaseException]:
-    """Run a short function on every worker of a cluster, or once; give answers and errors by the worker."""
-    if isinstance(executor, Cluster):
-        answers: dict[str, Result | BaseException] = executor.client.run(function, *given, on_error="return")
-        return answers
-    future = executor.submit(function, *given)
-    return {"": future.exception() or future.result()}
-
-
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Cluster]:
     """Connect to a scheduler by its address or its scheduler file, and refuse workers that would cut text otherwise."""
@@ -61,18 +52,13 @@ def connected(address: str) -> Iterator[Cluster]:
     from distributed.comm.core import CommClosedError
 
     # They are for whoever runs the cluster; here one sentence tells what went wrong.
-    for name in ("distributed", *logging.root.manager.loggerDict):
-        if name.partition(".")[0] == "distributed":
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    settings = {
-        "distributed.comm.timeouts.connect": ANSWER_SECONDS,
-        # A block of text is well below what a scheduler can pass on.
-        "distributed.admin.large-graph-warning-threshold": "1GB",
-    }
-    with dask.config.set(settings):
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    # A block of text is well below what a scheduler can pass on.
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GB"}):
         try:
             found = json.loads(Path(address).read_text())["address"] if Path(address).is_file() else address
-            asyncio.run(_wait_for_answer(found))  # before a client, which takes long to give up
+            asyncio.run(_wait_for_answer(found))
             client = distributed.Client(found, timeout=ANSWER_SECONDS, set_as_default=False, name="bnce")
         except Exception as error:  # what another kind of server answers may lead to any
             raise UserError(
@@ -81,9 +67,8 @@ def connected(address: str) -> Iterator[Cluster]:
             ) from error
         with client:
             try:
-                cluster = Cluster(client)
-                _refuse_others(cluster, found)
-                yield cluster
+                _check_workers(client, found)
+                yield Cluster(client)
             except distributed.KilledWorker as error:
                 raise UserError(
                     "A task ended every worker that tried it, probably because memory ran out: give the workers more "
@@ -98,21 +83,21 @@ def connected(address: str) -> Iterator[Cluster]:
 
 
 async def _wait_for_answer(address: str) -> None:
+    """Ask before a client does, which waits for ever for a server of another kind, such as the dashboard."""
     from distributed.core import rpc
     from distributed.security import Security
 
-    secrets = Security().get_connection_args("client")
-    async with rpc(address, timeout=ANSWER_SECONDS, connection_args=secrets) as scheduler:
+    async with rpc(address, connection_args=Security().get_connection_args("client")) as scheduler:
         await asyncio.wait_for(scheduler.identity(), ANSWER_SECONDS)
 
 
-def _refuse_others(cluster: Cluster, address: str) -> None:
+def _check_workers(client: Client, address: str) -> None:
     """Refuse a cluster without workers, or with one that would cut text into other words."""
     try:
-        cluster.client.wait_for_workers(1, timeout=ANSWER_SECONDS)
+        client.wait_for_workers(1, timeout=ANSWER_SECONDS)
     except TimeoutError as error:
         raise UserError(f"The cluster has no workers: start some with 'dask worker {address}'.") from error
-    for worker, found in ask_all(cluster, versions).items():
+    for worker, found in client.run(versions).items():
         if found != versions():
             raise UserError(
                 f"The worker {worker} has {found} but this is {versions()}: install the same version wherever workers "

@@ -1,4 +1,4 @@
-"""Packages that are not always installed: what each extra is for, what it brings, and one sentence without it.
+"""Packages that are not always installed: what each extra brings, and one sentence without it.
 
 `pip install bnce` is small: NumPy, safetensors, msgspec and tomli-w for settings, and the command line's own needs.
 PyTorch and the rest come with extras.
@@ -7,7 +7,6 @@ PyTorch and the rest come with extras.
 from __future__ import annotations
 
 import importlib
-from importlib.util import find_spec
 from typing import Any
 
 from bnce.errors import UserError
@@ -21,15 +20,6 @@ EXTRAS = {
     "export": ("torch", "onnx", "onnxruntime", "transformers", "tokenizers"),
     "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "h11"),
     "cluster": ("dask", "distributed"),
-}
-# What `bnce --help` says of an extra that is not installed; the layer alone is nothing to a command.
-PURPOSES = {
-    "train": "prepare, train and all that uses a run",
-    "score": "exported runs",
-    "ngram": "n-gram models",
-    "export": "export",
-    "serve": "serve",
-    "cluster": "prepare and filter on a Dask cluster",
 }
 _USUAL = "train"  # the extra that most commands want
 
@@ -61,10 +51,3 @@ def explain_missing(error: ModuleNotFoundError, what: str, extra: str = _USUAL) 
     package = str(error.name).partition(".")[0]
     known = {*BASE, *(name for packages in EXTRAS.values() for name in packages)}
     return missing(package, what, extra) if package in known else error
-
-
-def lacking() -> dict[str, str]:
-    """Name the extras of which a package is not installed, and say what they are for."""
-    return {
-        extra: purpose for extra, purpose in PURPOSES.items() if any(find_spec(name) is None for name in EXTRAS[extra])
-    }

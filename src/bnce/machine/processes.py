@@ -13,10 +13,12 @@ import atexit
 import contextlib
 import datetime
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -32,6 +34,7 @@ _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 # Processes wait so long for each other: as long as the first one may take to write a large model to a slow disk.
 TIMEOUT_SECONDS = 600.0
+_LAST_WORDS_SECONDS = 2.0  # for the first process to say why it ends
 
 
 class ProcessLostError(UserError):
@@ -46,17 +49,11 @@ class World:
         rank: int = 0,
         size: int = 1,
         device: torch.device | None = None,
-        *,
-        is_alone: bool | None = None,
-        group: dist.ProcessGroup | None = None,
+        group: dist.ProcessGroup | None = None,  # None: all processes
     ) -> None:
-        """What is sent goes by way of `device`: NCCL sends from GPUs alone, gloo from CPUs alone.
-
-        A world of one process is alone, with nothing to send through, unless it is said not to be.
-        """
-        self.rank, self.size, self.device = rank, size, device or torch.device("cpu")
-        self.is_alone = size == 1 if is_alone is None else is_alone
-        self.group = group  # None: all processes
+        """What is sent goes by way of `device`: NCCL sends from GPUs alone, gloo from CPUs alone; None: nothing is."""
+        self.rank, self.size, self.device, self.group = rank, size, device, group
+        self.is_alone = device is None
 
     @property
     def is_first(self) -> bool:
@@ -66,11 +63,11 @@ class World:
     @property
     def can_be_captured(self) -> bool:
         """Whether a CUDA graph may have exchanges in it: NCCL's, which run on the GPU."""
-        return self.is_alone or self.device.type == "cuda"
+        return self.device is None or self.device.type == "cuda"
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """Add up a tensor over all processes, in place."""
-        if self.is_alone:
+        if self.device is None:
             return tensor
         staged = tensor.to(self.device)
         with _explained():
@@ -79,7 +76,7 @@ class World:
 
     def gather(self, tensor: Tensor) -> Tensor:
         """Give the tensors of all processes, stacked in their order; all have one shape."""
-        if self.is_alone:
+        if self.device is None:
             return tensor.unsqueeze(0)
         staged = tensor.contiguous().to(self.device)
         gathered = staged.new_empty((self.size, *tensor.shape))
@@ -116,10 +113,16 @@ class World:
 
         PyTorch has an eye on what NCCL sends, but not on what is sent by a captured step.
         """
-        if self.is_alone or self.device.type != "cuda":
+        if self.device is None or self.device.type != "cuda":
             yield
             return
-        timer = threading.Timer(TIMEOUT_SECONDS, _give_up)
+
+        def give_up() -> None:  # in another thread: the one that waits for the GPU cannot be reached
+            sys.stderr.write(f"bnce: {_lost()}\n")
+            sys.stderr.flush()
+            os._exit(2)
+
+        timer = threading.Timer(TIMEOUT_SECONDS, give_up)
         timer.daemon = True
         timer.start()
         try:
@@ -162,14 +165,15 @@ def open_world(device: torch.device) -> World:
                 timeout=timeout,
                 device_id=device if has_own_gpu else None,
             )
-        atexit.register(close_world)
-    return World(rank, size, device if has_own_gpu else None, is_alone=False)
+        atexit.register(dist.destroy_process_group)
+    return World(rank, size, device if has_own_gpu else torch.device("cpu"))
 
 
-def close_world() -> None:
-    """Leave the other processes, where there are any."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+def leave_after_the_first() -> NoReturn:
+    """End a process that follows: the first one says why, and must not be stopped as the last before it has."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(2))  # what the first one's end brings the others
+    time.sleep(_LAST_WORDS_SECONDS)
+    raise SystemExit(2)
 
 
 @contextlib.contextmanager
@@ -186,10 +190,3 @@ def _lost() -> str:
         "Another process of the run has ended or did not answer in time. Continue the run with "
         f"{argument('resume', True)}; its newest whole checkpoint is kept."
     )
-
-
-def _give_up() -> None:
-    """End the process from another thread: the one that waits for the GPU cannot be reached."""
-    sys.stderr.write(f"bnce: {_lost()}\n")
-    sys.stderr.flush()
-    os._exit(2)

@@ -30,33 +30,18 @@ class Stopped(BaseException):
 
 
 class HeldSignals:
-    """What came in while signals are held back; calling it says whether one did."""
+    """The signal that came in while signals are held back; calling it says whether one did."""
 
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self._holds = True
+    number: int | None = None
 
     def __call__(self) -> bool:
         """Say whether somebody wishes to stop."""
         return self.number is not None
 
-    @contextlib.contextmanager
-    def let_through(self) -> Iterator[None]:
-        """Do something that may be broken off at any point, by `Stopped`."""
-        if self.number is not None:
-            raise Stopped(self.number)
-        self._holds = False
-        try:
-            yield
-        finally:
-            self._holds = True
-
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Note a signal, the first of its kind."""
         signal.signal(number, signal.SIG_DFL)
         self.number = number
-        if not self._holds:
-            raise Stopped(number)
 
 
 @contextlib.contextmanager
@@ -74,20 +59,16 @@ def raise_on_signals() -> Iterator[None]:
     """Let a signal raise `Stopped` wherever the program is."""
 
     def stop(number: int, frame: FrameType | None) -> None:
+        stopped = Stopped(number)
         if _loads_a_library(frame) and not files.PARTIALS:
-            _end_at_once(Stopped(number))
+            with contextlib.suppress(OSError):
+                os.write(2, stopped.sentence.encode())
+            os._exit(stopped.status)
         signal.signal(number, signal.SIG_DFL)
-        raise Stopped(number)
+        raise stopped
 
     with _handled_by(stop):
         yield
-
-
-def _end_at_once(stopped: Stopped) -> None:
-    """Say it and end, whatever is being done: nobody in between hears of it."""
-    with contextlib.suppress(OSError):
-        os.write(2, stopped.sentence.encode())
-    os._exit(stopped.status)
 
 
 def _loads_a_library(frame: FrameType | None) -> bool:

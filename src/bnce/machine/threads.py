@@ -1,26 +1,13 @@
-"""Cores and threads: how many a process uses, and how PyTorch's threads wait for each other."""
+"""How many cores and threads a process uses. Nothing here loads PyTorch before it is needed."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
-import sys
 from pathlib import Path
 
-# Turns of a waiting thread's loop before it sleeps: microseconds. GNU's runtime has it spin for milliseconds.
-SPIN_COUNT = "1000"
-
-
-def wait_asleep() -> None:
-    """Have OpenMP's threads sleep where they wait for long. Call it before PyTorch is loaded.
-
-    They meet after every operation, thousands of times per second. Where another process wants the same cores, a thread
-    would spin away its share of a core while the one it waits for is not running, and two were many times slower than
-    one.
-    """
-    if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
-        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # a container's share of time: "200000 100000" is two cores' of it
 
 
 def use_threads(usual: int = 0) -> int:
@@ -43,16 +30,7 @@ def num_threads_without_torch() -> int:
 def num_cores() -> int:
     """Count the cores this process may use, which in a container are fewer than the machine has."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, _quota(Path("/sys/fs/cgroup"))))
-
-
-def _quota(cgroup: Path) -> int:
-    """Read how many cores' time a container may use, rounded up; very many where nobody limits it."""
-    version_2 = cgroup / "cpu.max"
-    version_1 = [cgroup / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        files = [version_2] if version_2.exists() else version_1
-        quota, period = (int(number) for file in files for number in file.read_text(encoding="ascii").split())
-        if quota > 0:
-            return math.ceil(quota / period)
-    return sys.maxsize
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max 100000": nobody limits it
+        quota, period = map(int, _CPU_MAX.read_text(encoding="ascii").split())
+        cores = min(cores, math.ceil(quota / period))
+    return cores

@@ -10,7 +10,6 @@ import functools
 import itertools
 import multiprocessing
 import signal
-import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -18,10 +17,10 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecu
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from bnce.errors import UserError, argument
-from bnce.machine.memory import keep_freed
 from bnce.machine.signals import SIGNALS
 
 Item = TypeVar("Item")
@@ -69,7 +68,7 @@ def map_in_order(
 
 
 class Processes(ThreadPoolExecutor):
-    """Threads with a process each, and a pipe to it that only the two of them hold.
+    """Threads that have processes work, each over a pipe of its own that nobody else holds.
 
     So nobody waits for a process that has ended, whoever ended it: its pipe ends with it. A process is started when
     there is work for it.
@@ -78,13 +77,13 @@ class Processes(ThreadPoolExecutor):
     def __init__(self, num_workers: int) -> None:
         super().__init__(num_workers, "bnce-workers")
         self.num_workers = num_workers
-        self._own = threading.local()
         self.started: list[SpawnProcess] = []
-        self._starts = threading.Lock()
-        self._is_over = False
+        self._pipes: SimpleQueue[Connection] = SimpleQueue()  # to those that have no task
 
     def submit(self, function: Callable[..., Result], /, *given: Any, **named: Any) -> Future[Result]:
         """Run a function in one of the processes."""
+        if len(self.started) < self.num_workers:
+            self._start_process()
         return super().submit(self._run, functools.partial(function, *given, **named))
 
     def __exit__(self, *error: object) -> None:
@@ -95,50 +94,44 @@ class Processes(ThreadPoolExecutor):
             process.join()
 
     def _run(self, task: Callable[[], Result]) -> Result:
-        """Have the process of this thread run a task."""
-        if not hasattr(self._own, "pipe"):
-            self._own.pipe = self._start_process()
+        """Have one of the processes run a task."""
+        pipe = self._pipes.get()
         try:
-            self._own.pipe.send(task)
-            result, error = self._own.pipe.recv()
+            pipe.send(task)
+            result, error = pipe.recv()
         except (EOFError, OSError) as error:
             self._kill()  # what the others are at is of no use any more
             raise BrokenExecutor from error
+        finally:
+            self._pipes.put(pipe)
         if error is not None:
             raise error
         return cast(Result, result)
 
     def _kill(self) -> None:
-        with self._starts:
-            self._is_over = True
-            for process in self.started:
-                process.kill()
+        for process in self.started:
+            process.kill()
 
-    def _start_process(self) -> Connection:
-        """Start a process and give the pipe to it. A signal interrupts the main thread alone, and never this."""
+    def _start_process(self) -> None:
         # A fresh interpreter, since a fork of a process with threads (a progress bar, torch) may hang.
         context = multiprocessing.get_context("spawn")
-        with self._starts:
-            if self._is_over:
-                raise BrokenExecutor
+        # Else the first process starts it, and it lets the signals through that are held back here.
+        resource_tracker.ensure_running()
+        # The process inherits this: Ctrl-C, which a terminal sends to it, too, is the parent's concern.
+        let_through = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
             pipe, other_end = context.Pipe()
             process = context.Process(target=_serve, args=(other_end,))
-            # Else the first process starts it, and it lets the signals through that are held back here.
-            resource_tracker.ensure_running()
-            # The process inherits this: Ctrl-C, which a terminal sends to it, too, is the parent's concern.
-            let_through = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-            try:
-                process.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, let_through)
+            process.start()
+            other_end.close()
             self.started.append(process)
-        other_end.close()
-        return pipe
+            self._pipes.put(pipe)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, let_through)
 
 
 def _serve(pipe: Connection) -> None:
     """Run in a worker what its parent sends, as long as there is a parent."""
-    keep_freed()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             task = pipe.recv()

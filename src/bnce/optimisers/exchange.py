@@ -96,8 +96,8 @@ class RowExchange:
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
         self.parameters = list({id(parameter): parameter for parameter in tables.values()}.values())
         # NCCL sends from GPUs, gloo from CPUs.
-        device = self.parameters[0].device if "nccl" in dist.get_backend_config(group) else None
-        self.world = World(dist.get_rank(group), dist.get_world_size(group), device, group=group)
+        device = self.parameters[0].device if "nccl" in dist.get_backend_config(group) else torch.device("cpu")
+        self.world = World(dist.get_rank(group), dist.get_world_size(group), device, group)
         for parameter in self.parameters:
             dist.broadcast(parameter.detach(), group=group, group_src=0)
 

@@ -100,7 +100,6 @@ def clip_grad_norm_(
     max_norm: float,
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
-    foreach: bool | None = None,
     *,
     deterministic: bool = False,
 ) -> Tensor:
@@ -109,7 +108,7 @@ def clip_grad_norm_(
     Equal rows of sparse gradients are first added up: without that, the norm would depend on how often a row occurs in
     the batch. They are merged in place, and `RowwiseAdagrad` and `RowwiseAdam` do not merge them again. A parameter
     that is given twice, such as a tied table, counts once. `norm_type` must be 2. `error_if_nonfinite` raises
-    an error if the norm is NaN or infinite; for this the CPU waits for the GPU. `foreach` is PyTorch's, for the norm.
+    an error if the norm is NaN or infinite; for this the CPU waits for the GPU.
     """
     if norm_type != 2:
         raise UserError(f"norm_type is {norm_type!r}: only 2, the Euclidean norm, is there. Leave it out.")
@@ -123,7 +122,11 @@ def clip_grad_norm_(
             parameter.grad = grad
             merged.append(grad)
         values.append(grad._values() if grad.is_sparse else grad)
-    norm = torch.nn.utils.get_total_norm(values, error_if_nonfinite=error_if_nonfinite, foreach=foreach)
+    # A few launches for many parameters, which may lie on several devices; `get_total_norm` is of PyTorch 2.6.
+    norms = [norm.to(values[0].device) for norm in torch._foreach_norm(values)] if values else [torch.zeros(())]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    if error_if_nonfinite and not norm.isfinite():
+        raise RuntimeError(f"The norm of the gradients is non-finite ({norm:g}): they cannot be clipped.")
     factor = clip_factor(norm, float(max_norm))
     for value in values:
         value.mul_(factor.to(value.device, value.dtype))

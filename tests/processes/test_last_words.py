@@ -13,14 +13,14 @@ def test_a_process_that_follows_lets_the_first_one_speak(is_told: bool) -> None:
     """It waits, and ends without a word when it is told to: its own end would stop the first one too soon."""
     code = (
         "import time\n"
-        "from bnce.machine import torchrun\n"
-        f"torchrun._LAST_WORDS_SECONDS = {30.0 if is_told else 0.2}\n"
+        "from bnce.machine import processes\n"
+        f"processes._LAST_WORDS_SECONDS = {30.0 if is_told else 0.2}\n"
         "sleep = time.sleep\n"
         "def wait(seconds):\n"
         "    print('waits', seconds, flush=True)\n"
         "    sleep(seconds)\n"
         "time.sleep = wait\n"
-        "torchrun.leave_after_the_first()"
+        "processes.leave_after_the_first()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
