@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bnce.errors import UserError, unknown_name, whole_number
 from bnce.first_look import FirstLook
+from bnce.losses.chunk import num_merged
 from bnce.losses.exact_layer import ExactLayer
 from bnce.losses.loss import OutputBatch, count_steps, count_streams
 from bnce.losses.scores import BLOCK_POSITIONS, BLOCK_WORDS, log_normaliser, score_all, score_words
@@ -270,10 +271,8 @@ class OutputLayer(nn.Module):
         target_TB, mask_TB = self._latest
         valid_TB = target_TB != self.ignore_index if mask_TB is None else (target_TB != self.ignore_index) & mask_TB
         words, most = self._in_range(target_TB[valid_TB].unique().cpu()), self.max_distinct_targets
-        bound = f"max_distinct_targets says ({most})"
-        if most is None:
-            most, bound = self.noise.max_distinct(target_TB.numel()), "targets that follow the noise have"
-        if self.loss.batch_noise == "streams" and len(words) > most:
+        bound = "targets that follow the noise have" if most is None else f"max_distinct_targets says ({most})"
+        if self.loss.batch_noise == "streams" and len(words) > num_merged(self.noise, target_TB.numel(), most) > 0:
             raise UserError(
                 f"The latest chunk had {len(words)} different targets, more than {bound}, so its loss was NaN. Call "
                 f"layer.configure(max_distinct_targets={len(words)}) or more (the number of positions of a chunk is "

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce.kernels.rules.columns import gather, step_columns
+from bnce.kernels.columns import gather, step_columns
 
 V, D = 11, 6
 Check = Callable[[Tensor, Tensor, Tensor], None]

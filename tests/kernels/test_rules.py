@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bnce.kernels.rules.batch_nce import classification
-from bnce.kernels.rules.chunk import classification_or_ranking
-from bnce.kernels.rules.sampled_softmax import ranking
-from bnce.kernels.rules.softmax import cross_entropies
+from bnce.kernels.batch_nce import classification
+from bnce.kernels.chunk import classification_or_ranking
+from bnce.kernels.sampled_softmax import ranking
+from bnce.kernels.softmax import cross_entropies
 
 Check = Callable[[Tensor, Tensor, Tensor], None]
 WRONG = float("nan")

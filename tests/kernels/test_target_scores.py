@@ -22,8 +22,8 @@ def test_is_no_worse(
     hidden_ND = wide_ND[:, :D]  # as a body leaves it, with padding on the right
     weight_VD, bias_V = torch.randn(V, D, device=device), torch.randn(V, device=device)
     word_N = torch.randint(V, (N, 2), device=device)[:, 0]
-    exact = score_targets.__wrapped__(hidden_ND.double(), weight_VD.double(), bias_V.double(), word_N)  # type: ignore[attr-defined]
-    plain = score_targets.__wrapped__(hidden_ND, weight_VD, bias_V, word_N)  # type: ignore[attr-defined]
+    exact = score_targets(hidden_ND.double(), weight_VD.double(), bias_V.double(), word_N)
+    plain = score_targets(hidden_ND, weight_VD, bias_V, word_N)
     found = target_scores.score_targets(hidden_ND, weight_VD, bias_V, word_N)
     assert found.dtype == plain.dtype == torch.float32
     no_worse(found, plain, exact)

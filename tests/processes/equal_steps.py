@@ -81,7 +81,9 @@ def train(
     model.to(dtype if device == "cpu" else torch.float32)
     step = TrainingStep(model, config, world, torch.device(device))
     for number in range(num_steps):
-        whole = with_resets(chunk_of(number)) if resets else chunk_of(number)
+        whole, before = chunk_of(number), torch.zeros(model.num_context, G * B, dtype=torch.int64)
+        whole = Chunk(torch.cat([before, whole.input_LB]), whole.target_TB)
+        whole = with_resets(whole) if resets else whole
         step(whole.divide(world.size)[world.rank], 1.0, number)
         assert step.starts_up or (step._graph is not None) == (device != "cpu" and world.can_be_captured)
     tables = {name: table.detach().clone() for name, table in model.tables().items()}

@@ -8,12 +8,10 @@ against it. The environment variable BNCE_TRITON=0 chooses plain functions every
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
-from types import ModuleType
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -72,62 +70,3 @@ def on_its_device(function: Callable[Arguments, Result]) -> Callable[Arguments, 
             return function(*args, **kwargs)
 
     return guarded
-
-
-# What follows serves callers that find a kernel by its name; it goes with the last of them.
-
-# What a module asks for beside `usable`.
-_CONDITIONS: dict[str, Callable[[Tensor], bool]] = {
-    "log_normaliser": lambda tensor: tensor.is_cuda and not torch.is_grad_enabled(),
-    "softmax": lambda tensor: tensor.dtype.itemsize < 4,
-    "target_scores": lambda tensor: tensor.is_cuda and not torch.is_grad_enabled(),
-}
-
-
-def choose(name: str, tensor: Tensor, *, deterministic: bool = False) -> ModuleType | None:
-    """Give the module `kernels/<name>.py` where it can work on a tensor, or None: use the plain functions."""
-    if deterministic or not usable(tensor) or (name in _CONDITIONS and not _CONDITIONS[name](tensor)):
-        return None
-    module = importlib.import_module(f"bnce.kernels.{name}")
-    is_elsewhere = tensor.is_cuda and tensor.device.index != torch.cuda.current_device()
-    return _Elsewhere(module, tensor.device) if is_elsewhere else module
-
-
-class _Elsewhere(ModuleType):
-    """A module whose kernels run on another GPU than the current one, which is where Triton would start them."""
-
-    def __init__(self, module: ModuleType, device: torch.device) -> None:
-        super().__init__(module.__name__)
-        self._module, self._device = module, device
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        function: Callable[..., object] = getattr(self._module, name)
-
-        @functools.wraps(function)
-        def on_device(*args: object, **kwargs: object) -> object:
-            with torch.cuda.device(self._device):
-                return function(*args, **kwargs)
-
-        return on_device
-
-
-def with_twin(name: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Let the function of the same name in `kernels/<name>.py` stand in for a plain one where it can work.
-
-    The first argument decides. The plain function stays at hand as `__wrapped__`.
-    """
-
-    def decorate(plain: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        function_name = plain.__name__
-
-        @functools.wraps(plain)
-        def chosen(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            assert isinstance(args[0], Tensor)
-            module = choose(name, args[0])
-            function = plain if module is None else getattr(module, function_name)
-            result: Result = function(*args, **kwargs)
-            return result
-
-        return chosen
-
-    return decorate

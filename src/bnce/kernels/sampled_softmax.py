@@ -1,15 +1,18 @@
-"""Sampled softmax in one visit to each position's row of products: loss, and gradient in place.
+"""Sampled softmax's rule: from a block of products to the losses of rows, and the gradients in place.
 
-Legend: R positions, C columns.
+Legend: R rows (positions), C columns, the last of which may be padding with an offset of −∞, K drawn words.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from bnce.kernels import on_its_device
 from bnce.kernels.columns import sigmoid, softplus
 
 BLOCK = 2048
@@ -17,73 +20,82 @@ LEAST = tl.constexpr(-1e30)  # stands for ln 0 where two of them would be subtra
 
 
 @triton.jit
-def _scores(row, offset_C, word_C, column, target, REMOVES: tl.constexpr, C: tl.constexpr):
+def _scores(products, offset_C, word_K, column, target, K, REMOVES: tl.constexpr, C: tl.constexpr):
     inside = column < C
-    score = tl.load(row + column, mask=inside, other=0.0).to(tl.float32)
+    score = tl.load(products + column, mask=inside, other=0.0).to(tl.float32)
     score += tl.load(offset_C + column, mask=inside, other=-float("inf"))
     if REMOVES:
-        score = tl.where(tl.load(word_C + column, mask=inside, other=-1) == target, -float("inf"), score)
+        score = tl.where(tl.load(word_K + column, mask=column < K, other=-1) == target, -float("inf"), score)
     return score
 
 
 @triton.jit
-def _log_total(row, offset_C, word_C, target, REMOVES: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+def _ranking(
+    product_RC,
+    gradient_RC,
+    offset_C,
+    own_R,
+    target_R,
+    word_K,
+    counts_R,
+    loss_R,
+    K,
+    REMOVES: tl.constexpr,
+    COUNTED: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    products, target, counts = product_RC + row * C, -1, 1.0
+    if REMOVES:
+        target = tl.load(target_R + row)
+    if COUNTED:
+        counts = tl.load(counts_R + row)
     highest = tl.full((BLOCK,), -float("inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     for first in range(0, C, BLOCK):
-        score = _scores(row, offset_C, word_C, first + tl.arange(0, BLOCK), target, REMOVES, C)
+        score = _scores(products, offset_C, word_K, first + tl.arange(0, BLOCK), target, K, REMOVES, C)
         higher = tl.maximum(highest, score)
         safe = tl.where(higher == -float("inf"), 0.0, higher)
         total = total * tl.exp(highest - safe) + tl.exp(score - safe)
         highest = higher
     top = tl.maximum(tl.max(highest), LEAST)
-    total = tl.sum(total * tl.exp(highest - top))
-    return top + tl.log(tl.where(total > 0.0, total, 1.0))  # nothing is left where it is 0
-
-
-@triton.jit
-def _sampled_softmax(
-    product_RC,
-    offset_C,
-    own_R,
-    word_C,
-    target_R,
-    valid_R,
-    loss_R,
-    own_grad_R,
-    REMOVES: tl.constexpr,
-    C: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    position = tl.program_id(0).to(tl.int64)
-    row, target = product_RC + position * C, tl.load(target_R + position)
-    counts = tl.load(valid_R + position).to(tl.float32)
-    log_total = _log_total(row, offset_C, word_C, target, REMOVES, C, BLOCK)
-    lead = log_total - tl.load(own_R + position)
-    push = sigmoid(lead) * counts
-    tl.store(loss_R + position, softplus(lead) * counts)
-    tl.store(own_grad_R + position, -push)
+    sum_all = tl.sum(total * tl.exp(highest - top))
+    log_total = top + tl.log(tl.where(sum_all > 0.0, sum_all, 1.0))  # nothing is left where it is 0
+    lead = log_total - tl.load(own_R + row)
+    push = tl.where(counts == 1.0, sigmoid(lead), 0.0)
+    tl.store(loss_R + row, tl.where(counts == 1.0, softplus(lead), counts))
+    tl.store(own_R + row, -push)
     for first in range(0, C, BLOCK):
         column = first + tl.arange(0, BLOCK)
-        score = _scores(row, offset_C, word_C, column, target, REMOVES, C)
-        gradient = tl.exp(score - log_total) * push
-        tl.store(row + column, gradient.to(product_RC.dtype.element_ty), mask=column < C)
+        gradient = tl.exp(_scores(products, offset_C, word_K, column, target, K, REMOVES, C) - log_total) * push
+        tl.store(gradient_RC + row * C + column, gradient.to(gradient_RC.dtype.element_ty), mask=column < C)
 
 
-def sampled_softmax_(
-    product_RC: Tensor,
-    offset_C: Tensor,
-    own_R: Tensor,
-    word_C: Tensor,
-    target_R: Tensor,
-    valid_R: Tensor,
-    *,
-    remove_hits: bool,
-) -> tuple[Tensor, Tensor]:
-    """Compute the loss of some positions (R,) and the gradient of their own scores; the products become gradients."""
-    R, C = product_RC.shape
-    loss_R, own_grad_R = torch.empty(2, R, dtype=torch.float32, device=product_RC.device)
-    tensors = product_RC, offset_C, own_R, word_C, target_R, valid_R, loss_R, own_grad_R
-    block = min(BLOCK, triton.next_power_of_2(C))
-    _sampled_softmax[(R,)](*tensors, REMOVES=remove_hits, C=C, BLOCK=block, num_warps=8)
-    return loss_R, own_grad_R
+@on_its_device
+def ranking(block: Any, *word_K: Tensor) -> Tensor:
+    """Turn products and own scores into gradients, and give the loss of each row.
+
+    `word_K` are the words of the columns where hits have no part; `block.rows` are then the words of the targets.
+    """
+    _, R, C = block.product_PRM.shape
+    own_1R, counts_1R = block.own_PR, block.counts_PR
+    loss_1R = torch.empty(1, R, dtype=torch.float32, device=own_1R.device)
+    assert own_1R.is_contiguous()  # it is written to
+    _ranking[(R,)](
+        block.product_PRM,
+        block.gradient_PRM,
+        block.offset_PM,
+        own_1R,
+        block.rows[0].contiguous() if word_K else own_1R,  # any pointer will do where none is read
+        word_K[0] if word_K else own_1R,
+        own_1R if counts_1R is None else counts_1R.contiguous(),
+        loss_1R,
+        len(word_K[0]) if word_K else 0,
+        REMOVES=bool(word_K),
+        COUNTED=counts_1R is not None,
+        C=C,
+        BLOCK=min(BLOCK, triton.next_power_of_2(C)),
+        num_warps=8,
+    )
+    return loss_1R

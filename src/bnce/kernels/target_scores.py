@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bnce.kernels import on_its_device
+
 BLOCK_N = 32
 
 
@@ -43,6 +45,7 @@ def _score(
     tl.store(score_N + place, total + bias, mask=inside)
 
 
+@on_its_device
 def score_targets(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, word_N: Tensor) -> Tensor:
     """Compute the raw score h·w + c of one word for each position (N,), in float32."""
     N, D = hidden_ND.shape

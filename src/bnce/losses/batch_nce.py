@@ -38,6 +38,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bnce.kernels import usable
 from bnce.losses.loss import OutputBatch, count_steps
 from bnce.losses.scored import Block, Scoring, finish, score, scores
 from bnce.noise import Noise
@@ -48,15 +49,9 @@ def batch_nce(batch: OutputBatch, record: Any) -> Tensor:
 
     The drawn words come from `batch.loss_state`, or where that is None from the noise of the batch.
     """
-    words, K = batch.words(), record.num_noise
-    counted = count_steps(words.valid_TB, words.target_TB, K, batch.score_dtype)
-    column_TM, shift_TM = columns(batch, words.target_TB, counted.log_num_noise, K)
-    counts_TB = None
-    if counted.valid_TB is not None:
-        counts_TB = words._replace(valid_TB=counted.valid_TB).counts(batch.score_dtype)
-        # A position that does not count is no noise to others either. Drawn words always are.
-        shift_TM = shift_TM.masked_fill(F.pad(~counted.valid_TB, (0, K)), -torch.inf)
-    own_TB = torch.arange(words.target_TB.shape[1], device=column_TM.device).expand(words.target_TB.shape)
+    column_TM, shift_TM, counts_TB = columns(batch, record.num_noise)
+    target_TB = batch.target_TB
+    own_TB = torch.arange(target_TB.shape[1], device=target_TB.device).expand(target_TB.shape)
     scoring = Scoring(
         classification,
         word_PM=column_TM,
@@ -69,20 +64,33 @@ def batch_nce(batch: OutputBatch, record: Any) -> Tensor:
     return score(batch.hidden_TBD, batch.weight_VD, batch.bias_V, batch.log_z, scoring)
 
 
-def columns(
-    batch: OutputBatch, target_TB: Tensor, log_num_noise: Tensor | float, num_drawn: int
-) -> tuple[Tensor, Tensor]:
-    """Give the words of the columns (T, M), the targets and as Section 3.2 has it K further ones, and their shifts."""
-    log_noise_TM, column_TM = batch.noise.log_prob(target_TB), target_TB
-    if num_drawn:
-        drawn: Noise = batch.noise if batch.loss_state is None else batch.loss_state
-        drawn_TK = drawn.sample((target_TB.shape[0], num_drawn))
-        column_TM = torch.cat([target_TB, drawn_TK], dim=1)  # V^t of Eq. (12)
-        log_noise_TM = batch.noise.log_prob(column_TM)
-        if drawn is not batch.noise:
-            log_noise_TM = log_mixture(log_noise_TM, drawn.log_prob(column_TM), log_num_noise, num_drawn)
+def columns(batch: OutputBatch, num_drawn: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Give the words of the columns (T, M), the targets and as Section 3.2 has it K further ones, and their shifts.
+
+    Third, which positions count (T, B); None: all.
+    """
+    drawn: Noise = batch.noise if batch.loss_state is None else batch.loss_state
+    drawn_TK = drawn.sample((batch.target_TB.shape[0], num_drawn)) if num_drawn else None
+    is_mixed = num_drawn > 0 and drawn is not batch.noise
+    if usable(batch.weight_VD):
+        from bnce.kernels.columns import step_columns
+
+        log_drawn_V = drawn.log_probs_V if is_mixed else None
+        return step_columns(batch.target_TB, batch.valid_TB, drawn_TK, batch.noise.log_probs_V, log_drawn_V)
+    words = batch.words()
+    counted = count_steps(words.valid_TB, words.target_TB, num_drawn, batch.score_dtype)
+    target_TB = words.target_TB
+    column_TM = target_TB if drawn_TK is None else torch.cat([target_TB, drawn_TK], dim=1)  # V^t of Eq. (12)
+    log_noise_TM = batch.noise.log_prob(column_TM)
+    if is_mixed:
+        log_noise_TM = log_mixture(log_noise_TM, drawn.log_prob(column_TM), counted.log_num_noise, num_drawn)
     # differs from the paper: Eqs. (7) and (8) form exp(·)/Z and divide; the log-odds never overflow.
-    return column_TM, -log_noise_TM - log_num_noise
+    shift_TM = -log_noise_TM - counted.log_num_noise
+    if counted.valid_TB is None:
+        return column_TM, shift_TM, None
+    # A position that does not count is no noise to others either. Drawn words always are.
+    shift_TM = shift_TM.masked_fill(F.pad(~counted.valid_TB, (0, num_drawn)), -torch.inf)
+    return column_TM, shift_TM, words._replace(valid_TB=counted.valid_TB).counts(batch.score_dtype)
 
 
 def log_mixture(log_batch_TM: Tensor, log_drawn_TM: Tensor, log_num_noise: Tensor | float, num_drawn: int) -> Tensor:
@@ -97,6 +105,10 @@ def classification(block: Block) -> Tensor:
 
     `rows` are the columns of the targets.
     """
+    if usable(block.product_PRM):
+        from bnce.kernels.batch_nce import classification as fast
+
+        return fast(block)
     target_TB1 = block.rows[0].unsqueeze(2)
     score_TBM = scores(block)  # Eqs. (7) and (8), as ln(O / (m · N))
     # −s instead of s for the target: softplus(−s) is its loss, and σ(s) − 1 = −σ(−s) loses no digits near 1.

@@ -30,8 +30,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bnce.kernels import usable
 from bnce.losses.loss import Counted, OutputBatch, count_streams
 from bnce.losses.scored import Block, finish, scored, scores, shares_
+from bnce.noise import Noise
+
+MIN_MERGED = 2048  # from so many positions on, kernels that merge equal words save more than it costs
+ROUND = 128  # what tensor cores like a number of columns to be a multiple of
 
 
 def chunk(batch: OutputBatch, record: Any) -> Tensor:
@@ -76,15 +81,30 @@ class Own(NamedTuple):
 
 
 def columns(batch: OutputBatch, target_TB: Tensor, counted: Counted) -> Columns:
-    """Find the columns of a chunk: different words on a CPU; a column for every position where shapes are fixed."""
-    if target_TB.device.type == "cpu" and not torch.compiler.is_compiling():
+    """Find the columns of a chunk: its different words, or where shapes are fixed and no kernel finds them, all."""
+    (T, B), has_kernels = target_TB.shape, usable(batch.weight_VD)
+    if has_kernels and batch.stream_TB is None:
+        num_columns = num_merged(batch.noise, T * B, batch.loss_state)
+        if num_columns:
+            from bnce.kernels.distinct import distinct_words
+
+            word_U, column_TB, count_U = distinct_words(target_TB, num_columns, len(batch.noise), counted.valid_TB)
+            stream_TB = torch.arange(B, device=target_TB.device).expand(T, B)
+            return Columns(word_U, count_U, column_TB, stream_TB, (column_TB,))
+    if target_TB.device.type == "cpu" and not torch.compiler.is_compiling() and not has_kernels:
         return _different_words(target_TB, counted, batch.score_dtype)
-    T, B = target_TB.shape
     place_TB = torch.arange(T * B, device=target_TB.device).view(T, B)
     stream_TB = place_TB % B if counted.stream_TB is None else counted.stream_TB
     valid_TB = torch.ones_like(target_TB, dtype=torch.bool) if counted.valid_TB is None else counted.valid_TB
     count_N = valid_TB.to(batch.score_dtype).reshape(-1)
     return Columns(target_TB.reshape(-1), count_N, place_TB, stream_TB, (stream_TB.reshape(-1),))
+
+
+def num_merged(noise: Noise, num_positions: int, most: int | None) -> int:
+    """Give the columns into which kernels merge equal words, so many as differ at most; 0: they do not."""
+    if num_positions == 0 or (most is None and num_positions < MIN_MERGED):
+        return 0
+    return -(-(noise.max_distinct(num_positions) if most is None else most) // ROUND) * ROUND
 
 
 def _different_words(target_TB: Tensor, counted: Counted, dtype: torch.dtype) -> Columns:
@@ -122,6 +142,10 @@ def classification_or_ranking(
 
     `rows` are the columns of the targets and the rows' streams; the rest is of `Columns`.
     """
+    if usable(block.product_PRM):
+        from bnce.kernels.chunk import classification_or_ranking as fast
+
+        return fast(block, count_U, own, beta=beta, penalty=penalty)
     target_R1, stream_R = block.rows[0][0].unsqueeze(1), block.rows[1][0]
     score_RU = scores(block)[0]
     missing = score_RU.shape[1] - count_U.shape[0]

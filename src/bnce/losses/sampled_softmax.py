@@ -33,6 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bnce.kernels import usable
 from bnce.losses.loss import OutputBatch
 from bnce.losses.scored import Block, finish, scored, scores, shares_
 from bnce.noise import Noise, Tries
@@ -68,6 +69,10 @@ def ranking(block: Block, *word_C: Tensor) -> Tensor:
 
     `word_C` are the words of the columns where hits have no part; `rows` are then the words of the targets.
     """
+    if usable(block.product_PRM):
+        from bnce.kernels.sampled_softmax import ranking as fast
+
+        return fast(block, *word_C)
     score_1RC, own_1R = scores(block), block.own_PR
     assert own_1R is not None
     for word in word_C:

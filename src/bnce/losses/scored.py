@@ -38,6 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bnce.errors import UserError
+from bnce.kernels import usable
 from bnce.losses.loss import OutputBatch, Words
 from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
 from bnce.rows import table_gradient
@@ -164,12 +165,13 @@ class _Scored(torch.autograd.Function):
             _, *sums = _visit(saved[ctx.num_sums :], scoring, ctx.dtype, weight_PR / factor, True)
         hidden_grad, row_grad_MD, bias_grad_M = (part * factor for part in sums)
         log_z_grad = None if log_z is None else -bias_grad_M.sum().to(log_z.dtype)
-        row_grad_MD, bias_grad_M = row_grad_MD.to(weight_VD.dtype), bias_grad_M.to(bias_V.dtype)
-        if scoring.word_PM is not None:
-            word_M = _all_words(scoring)
-            row_grad_MD = table_gradient(weight_VD.shape, word_M, row_grad_MD, sparse=scoring.sparse)
-            bias_grad_M = table_gradient(bias_V.shape, word_M, bias_grad_M, sparse=scoring.sparse)
-        return hidden_grad.to(hidden_PRD.dtype), row_grad_MD, bias_grad_M, log_z_grad, None, None, None
+        table_grads: list[Tensor | None] = []
+        for number, (table, grad) in enumerate(((weight_VD, row_grad_MD), (bias_V, bias_grad_M)), start=1):
+            of_table = grad.to(table.dtype)
+            if scoring.word_PM is not None and ctx.needs_input_grad[number]:
+                of_table = table_gradient(table.shape, _all_words(scoring), of_table, sparse=scoring.sparse)
+            table_grads.append(of_table if ctx.needs_input_grad[number] else None)
+        return hidden_grad.to(hidden_PRD.dtype), *table_grads, log_z_grad, None, None, None
 
 
 def _is_even(weight_of: Tensor, weight_PR: Tensor) -> bool:
@@ -188,35 +190,11 @@ def _visit(
     """
     hidden_PRD, weight_VD, bias_V, log_z = tables
     (P, R, D), device = hidden_PRD.shape, hidden_PRD.device
-    num_own = 0 if scoring.own_word_PR is None else R
-    weight_MD, bias_M, num_columns = weight_VD, bias_V, weight_VD.shape[0]
-    if scoring.word_PM is not None:
-        weight_MD, bias_M = (table.index_select(0, _all_words(scoring)) for table in (weight_VD, bias_V))
-        num_columns = scoring.word_PM.shape[1]
-    bias_M = at_least_float32(bias_M)
+    num_columns = len(weight_VD) if scoring.word_PM is None else scoring.word_PM.shape[1]
     with torch.autocast(device.type, enabled=False):
-        offset_PM = bias_M[num_own:].view(P, num_columns)
-        if log_z is not None:
-            offset_PM = offset_PM - log_z
-        if scoring.shift_PM is not None:
-            offset_PM = offset_PM + scoring.shift_PM
-        own_PR = scoring.own_shift_PR
-        if own_PR is not None:
-            product_R = torch.linalg.vecdot(at_least_float32(hidden_PRD[0]), at_least_float32(weight_MD[:num_own]))
-            own_PR = own_PR + bias_M[:num_own] + product_R
-        # Ones beside the hidden rows make the gradient of a bias one more column of that of its output row, for nothing
-        # on a GPU, and without adding up in a narrow type: a sum in bf16 has lost half of it.
-        has_ones = device.type != "cpu" or dtype.itemsize < 4
-        hidden_PRE, row_ME = hidden_PRD.to(dtype), weight_MD.to(dtype)
-        if has_ones:
-            hidden_PRE = widen(hidden_PRD.flatten(0, 1), 1.0, dtype).view(P, R, -1)
-            row_ME = widen(weight_MD, 0.0, dtype)
-        E = row_ME.shape[1]
-        row_PME = row_ME[num_own:].view(P, num_columns, E)
-        if dtype.itemsize < 4 and num_columns % 8:  # tensor cores read 16 bytes at a time
-            row_PME = F.pad(row_PME, (0, 0, 0, -num_columns % 8))
-            offset_PM = F.pad(offset_PM, (0, -num_columns % 8), value=-torch.inf)
-        M = row_PME.shape[1]
+        hidden_PRE, row_ME, offset_PM, own_PR, has_ones = _read(hidden_PRD, weight_VD, bias_V, log_z, scoring, dtype)
+        num_own, (M, E) = 0 if own_PR is None else R, (offset_PM.shape[1], row_ME.shape[1])
+        row_PME = row_ME[num_own:].view(P, M, E)
         make = functools.partial(torch.zeros if P * R == 0 else torch.empty, dtype=sum_dtype(dtype), device=device)
         loss_PR = make(P, R)
         if wants_gradients:
@@ -266,6 +244,62 @@ def _visit(
             bias_grad_M = bias_grad_PM[:, :num_columns].reshape(-1)
         num_rows = num_own + P * num_columns
         return loss_PR, hidden_grad_PRE[..., :D], row_grad_ME[:num_rows, :D], bias_grad_M[:num_rows]
+
+
+class _Operands(NamedTuple):
+    """What the products of all blocks are made of, in the type of products."""
+
+    hidden_PRE: Tensor
+    row_ME: Tensor  # of own targets, then of all columns with padding
+    offset_PM: Tensor
+    own_PR: Tensor | None
+    has_ones: bool  # beside the hidden rows
+
+
+def _read(
+    hidden_PRD: Tensor, weight_VD: Tensor, bias_V: Tensor, log_z: Tensor | None, scoring: Scoring, dtype: torch.dtype
+) -> _Operands:
+    """Read the rows of the tables that rows are scored against."""
+    P, R, D = hidden_PRD.shape
+    word_PM, own_PR = scoring.word_PM, scoring.own_shift_PR
+    if word_PM is not None and own_PR is None and P * R and usable(weight_VD):
+        from bnce.kernels.columns import gather
+        from bnce.kernels.columns import widen as fast_widen
+
+        E, M = (_tensor_core_size(size) for size in (D + 1, word_PM.shape[1]))
+        hidden_PRE = fast_widen(hidden_PRD.flatten(0, 1), E, dtype).view(P, R, E)
+        offset_PM, row_PME = gather(word_PM, scoring.shift_PM, weight_VD, bias_V, log_z, dtype, width=E, num_columns=M)
+        return _Operands(hidden_PRE, row_PME.view(P * M, E), offset_PM, None, True)
+    num_own = 0 if own_PR is None else R
+    weight_MD, bias_M, num_columns = weight_VD, bias_V, len(weight_VD)
+    if word_PM is not None:
+        weight_MD, bias_M = (table.index_select(0, _all_words(scoring)) for table in (weight_VD, bias_V))
+        num_columns = word_PM.shape[1]
+    bias_M = at_least_float32(bias_M)
+    offset_PM = bias_M[num_own:].view(P, num_columns)
+    if log_z is not None:
+        offset_PM = offset_PM - log_z
+    if scoring.shift_PM is not None:
+        offset_PM = offset_PM + scoring.shift_PM
+    if own_PR is not None:
+        product_R = torch.linalg.vecdot(at_least_float32(hidden_PRD[0]), at_least_float32(weight_MD[:num_own]))
+        own_PR = own_PR + bias_M[:num_own] + product_R
+    # Ones beside the hidden rows make the gradient of a bias one more column of that of its output row, for nothing
+    # on a GPU, and without adding up in a narrow type: a sum in bf16 has lost half of it.
+    if hidden_PRD.device.type == "cpu" and dtype.itemsize >= 4:
+        return _Operands(hidden_PRD.to(dtype), weight_MD.to(dtype), offset_PM, own_PR, False)
+    row_ME = widen(weight_MD, 0.0, dtype)
+    hidden_PRE = widen(hidden_PRD.flatten(0, 1), 1.0, dtype).view(P, R, -1)
+    if dtype.itemsize < 4 and num_columns % 8:  # tensor cores read 16 bytes at a time
+        row_PME = F.pad(row_ME[num_own:].view(P, num_columns, -1), (0, 0, 0, -num_columns % 8))
+        row_ME = torch.cat([row_ME[:num_own], row_PME.flatten(0, 1)])
+        offset_PM = F.pad(offset_PM, (0, -num_columns % 8), value=-torch.inf)
+    return _Operands(hidden_PRE, row_ME, offset_PM, own_PR, True)
+
+
+def _tensor_core_size(size: int) -> int:
+    """Round up to what tensor cores read at a time: 16 bytes."""
+    return -(-size // 8) * 8
 
 
 def _all_words(scoring: Scoring) -> Tensor:

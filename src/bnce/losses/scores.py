@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bnce import kernels
+from bnce.kernels import usable
 from bnce.machine.precision import at_least_float32
 
 # The block of logits while normalising, for any V: 2^20 numbers fit into a CPU's cache, 2^22 keep a GPU busy.
@@ -25,9 +25,12 @@ def score_words(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, words_NK: 
     return at_least_float32(product_NK) + bias_V[words_NK]
 
 
-@kernels.with_twin("target_scores")
 def score_targets(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, word_N: Tensor) -> Tensor:
     """Compute the raw score h·w + c of one word for each position (N,), in float32."""
+    if weight_VD.is_cuda and not torch.is_grad_enabled() and usable(weight_VD):
+        from bnce.kernels.target_scores import score_targets as fast
+
+        return fast(hidden_ND, weight_VD, bias_V, word_N)
     row_ND = weight_VD.index_select(0, word_N)  # which copies whole rows, where an index copies number by number
     with torch.autocast(hidden_ND.device.type, enabled=False):  # which would make it a bf16 product
         product_N: Tensor = torch.linalg.vecdot(at_least_float32(row_ND), at_least_float32(hidden_ND))
@@ -39,9 +42,12 @@ def score_all(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
     return at_least_float32(torch.matmul(hidden_ND, weight_VD.t())) + bias_V
 
 
-@kernels.with_twin("log_normaliser")
 def log_normaliser(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
     """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), block by block."""
+    if weight_VD.is_cuda and not torch.is_grad_enabled() and usable(weight_VD):
+        from bnce.kernels.log_normaliser import log_normaliser as fast
+
+        return fast(hidden_ND, weight_VD, bias_V)
     num_words = BLOCK_WORDS.get(hidden_ND.device.type, BLOCK_WORDS["cuda"])
     totals = []
     for rows_ND in hidden_ND.split(BLOCK_POSITIONS):

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bnce.kernels import usable
 from bnce.losses.loss import OutputBatch
 from bnce.losses.scored import Block, finish, scored, scores, shares_
 
@@ -36,6 +37,10 @@ def softmax(batch: OutputBatch, record: Any) -> Tensor:
 
 def cross_entropies(block: Block, *, penalty: float = 0.0) -> Tensor:
     """Turn products into gradients of the logits, p − one-hot without a penalty, and give the loss of each row."""
+    if usable(block.product_PRM):
+        from bnce.kernels.softmax import cross_entropies as fast
+
+        return fast(block, penalty=penalty)
     target_PR1 = block.rows[0].unsqueeze(2)
     score_PRV = scores(block)
     target_score_PR1 = score_PRV.gather(2, target_PR1)

@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bnce.kernels.columns import add_up, as_numbers, columns, is_valid, widen
+from bnce.kernels.columns import widen
 from bnce.kernels.distinct import scratch
+from bnce.kernels.waiting.columns import add_up, as_numbers, columns, is_valid
 
 __all__ = ["add_up", "columns", "distinct_words", "loss_and_gradient_", "widen"]
 

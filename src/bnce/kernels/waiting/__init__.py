@@ -1,0 +1,4 @@
+"""Kernels that were measured on a GPU, kept until their successors in `bnce.kernels` have been measured, too.
+
+Nothing in the package uses them.
+"""
