@@ -18,7 +18,7 @@ from bnce import kernels, rows
 from bnce.language_model import LanguageModel
 from bnce.machine.processes import World
 from bnce.optimisers.exchange import compact, gather_rows
-from bnce.optimisers.gradients import Gradients, Rows, clip_factor, merge_rows, merged_gradient
+from bnce.optimisers.gradients import Gradients, Rows, clip_factor, merge_rows
 from bnce.optimisers.rowwise import RowwiseAdagrad, RowwiseAdam
 from bnce.registry import OptimiserConfig, RowwiseAdagradConfig, RowwiseAdamConfig, load
 
@@ -184,13 +184,11 @@ class Rowwise(Optimiser):
         self.body_rate.fill_(self.config.body_learning_rate * factor)
 
     def _step(self, gradients: Gradients, clip: Tensor) -> None:
-        for name, table in self.tables.items():
-            if name in gradients.rows:
-                table.grad = merged_gradient(table.shape, gradients.rows[name], table.dtype)
-            else:
-                table.grad = gradients.dense.get(name)
-        self.by_row.step(clip=clip)
-        self.by_row.zero_grad()
+        (group,) = self.by_row.param_groups
+        for name, (words_N, grad_ND) in gradients.rows.items():
+            self.by_row.step_table(self.tables[name], words_N, grad_ND, group, clip)
+        for name, grad_VD in gradients.dense.items():
+            self.by_row.step_table(self.tables[name], None, grad_VD, group, clip)
         self.count += 1
         body = self.body.flat, gradients.body, self.mean, self.square
         adam_(*body, self.count, self.body_rate, clip, BETAS)

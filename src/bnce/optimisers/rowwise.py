@@ -63,29 +63,31 @@ class RowOptimizer(torch.optim.Optimizer):
         return state
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *, clip: Tensor | None = None) -> Any:
-        """Step every parameter that has a gradient; `clip` is a factor on all gradients, a tensor on the device."""
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step every parameter that has a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
             for table_VD in group["params"]:
-                if table_VD.grad is None:
-                    continue
-                state = self._state_of(table_VD, group)
-                rate, like = group["lr"], {"dtype": _state_dtype(table_VD), "device": table_VD.device}
-                factors = (
-                    rate if isinstance(rate, Tensor) else torch.full((), rate, **like),
-                    torch.ones((), **like) if clip is None else clip,
-                )
-                words_N, grad_ND = (
-                    merged_rows(table_VD.grad, deterministic=group["deterministic"])
-                    if table_VD.grad.is_sparse
-                    else (None, _as_rows(table_VD.grad))
-                )
-                self._step_rows(_as_rows(table_VD), words_N, grad_ND, state, group, factors)
+                if (grad := table_VD.grad) is not None:
+                    sparse, deterministic = grad.is_sparse, group["deterministic"]
+                    words_N, grad_ND = merged_rows(grad, deterministic=deterministic) if sparse else (None, grad)
+                    self.step_table(table_VD, words_N, grad_ND, group)
         return loss
+
+    def step_table(
+        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, group: Group, clip: Tensor | None = None
+    ) -> None:
+        """Step the touched rows, of which equal ones are merged; without their numbers every row.
+
+        `clip` is a factor on the gradient, a tensor on the device.
+        """
+        like: dict[str, Any] = {"dtype": _state_dtype(table_VD), "device": table_VD.device}
+        rate = group["lr"] if isinstance(group["lr"], Tensor) else torch.full((), group["lr"], **like)
+        factors = rate, torch.ones((), **like) if clip is None else clip
+        self._step_rows(_as_rows(table_VD), words_N, _as_rows(grad_ND), self._state_of(table_VD, group), group, factors)
 
     def load_state_dict(self, state_dict: Group) -> None:
         """Load what `state_dict` returned, in its number formats."""
@@ -109,7 +111,7 @@ class RowOptimizer(torch.optim.Optimizer):
     def _step_rows(
         self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, factors: Factors
     ) -> None:
-        """Step the touched rows, of which equal ones are merged; without their numbers every row."""
+        """Step as `step_table`, at this rate and with this factor on the gradient."""
 
 
 class RowwiseAdagrad(RowOptimizer):

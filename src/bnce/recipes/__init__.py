@@ -50,43 +50,29 @@ def load_recipe(
     The corpus, unless one is named, is the recipe's own. Settings `of_several` runs are left out where only other
     models, losses or optimisers have them, as those of a recipe are.
     """
-    chain = _read_with_bases(name)
-
-    def laid(*path: str) -> Table:
-        """Lay what recipes say in one place over what their bases say there."""
-        return {key: value for tables in chain for key, value in _inside(tables, path).items()}
-
+    recipe = _read_with_bases(name)
     given: Table = {section: {} for section in SECTIONS}
     for setting in settings:
         apply_setting(given, setting)
-    model = model or laid("model").get("name", DEFAULTS.model.name)
-    loss = loss or laid("loss").get("name", DEFAULTS.loss.name)
+    model = model or recipe["model"].get("name", DEFAULTS.model.name)
+    loss = loss or recipe["loss"].get("name", DEFAULTS.loss.name)
     find(ModelConfig, model)
     find(Loss, loss)
-    corpus = corpus or laid().get("corpus", "")
-    rates = {**laid("models", model, "optimiser"), **laid("losses", loss, "optimiser")}
-    chosen = {"name": DEFAULTS.optimiser.name, **laid("optimiser"), **rates, **given["optimiser"]}["name"]
+    corpus = corpus or recipe.get("corpus", "")
+    of_model, of_loss = dict(recipe["models"].get(model, {})), dict(recipe["losses"].get(loss, {}))
+    rates = {**of_model.pop("optimiser", {}), **of_loss.pop("optimiser", {})}
+    chosen = {"name": DEFAULTS.optimiser.name, **recipe["optimiser"], **rates, **given["optimiser"]}["name"]
     find(OptimiserConfig, chosen)
-    optimiser: Table = {}
-    for tables in chain:  # a recipe goes before its base, even where that has rates of this optimiser
-        optimiser |= {**_inside(tables, ("optimiser",)), **_inside(tables, ("optimisers", chosen))}
     resolved: Table = {
-        "model": {**laid("model"), **laid("models", model), "name": model},
-        "loss": {**laid("loss"), **laid("losses", loss), "name": loss},
-        "optimiser": {**optimiser, **rates, "name": chosen},
-        "training": {**laid("training"), **laid("corpora", str(corpus))},
+        "model": {**recipe["model"], **of_model, "name": model},
+        "loss": {**recipe["loss"], **of_loss, "name": loss},
+        "optimiser": {**recipe["optimiser"], **recipe["optimisers"].get(chosen, {}), **rates, "name": chosen},
+        "training": {**recipe["training"], **recipe["corpora"].get(str(corpus), {})},
     }
     for section, table in resolved.items():
-        table.pop("optimiser", None)
         own = _fitting(section, table | given[section]) if of_several else _fitting(section, table) | given[section]
         resolved[section] = own
     return from_tables({"recipe": Path(name).stem, "corpus": corpus, **resolved}, name)
-
-
-def _inside(table: Table, path: Sequence[str]) -> Table:
-    for key in path:
-        table = table.get(key, {})
-    return table
 
 
 def _fitting(section: str, table: Table) -> Table:
@@ -98,24 +84,28 @@ def _fitting(section: str, table: Table) -> Table:
     return {key: value for key, value in table.items() if key not in of_others}
 
 
-def _read_with_bases(name: str) -> list[Table]:
-    """Read a recipe, its base, the base of that and so on: the lowest base first."""
-    chain: list[Table] = []
-    seen: list[str] = []
-    at: Any = name
-    while at is not None:
-        if at in seen:
-            raise UserError(f"Recipe '{at}' is its own base ({' → '.join((*seen, at))}): give another base.")
-        seen.append(at)
-        tables = _read(at)
-        chain.insert(0, tables)
-        base = tables.pop("base", None)
-        if not isinstance(base, str | None):
-            raise UserError(f"{at}: base is {shown(base)}: it must be the name or the path of one recipe.")
-        # A base may stand beside the file that names it; resolved, so that a circle of files always meets itself.
-        beside = Path(at).parent / base if base is not None and base.isprintable() and at not in _SHIPPED else None
-        at = base if beside is None or not os.path.isfile(beside) else str(beside.resolve())
-    return chain
+def _read_with_bases(name: str, above: tuple[str, ...] = ()) -> Table:
+    """Read a recipe and lay it over its base."""
+    if name in above:
+        raise UserError(f"Recipe '{name}' is its own base ({' → '.join((*above, name))}): give another base.")
+    tables = _read(name)
+    if (base := tables.pop("base", None)) is None:
+        return tables
+    if not isinstance(base, str):
+        raise UserError(f"{name}: base is {shown(base)}: it must be the name or the path of one recipe.")
+    # A base may stand beside the file that names it; resolved, so that a circle of files always meets itself.
+    beside = Path(name).parent / base if base.isprintable() and name not in _SHIPPED else Path()
+    below = _read_with_bases(str(beside.resolve()) if os.path.isfile(beside) else base, (*above, name))
+    for rates in below["optimisers"].values():  # the recipe goes before its base, even where that has rates
+        for key in tables["optimiser"]:
+            rates.pop(key, None)
+    return _laid(tables, below)
+
+
+def _laid(upper: Table, lower: Table) -> Table:
+    """Lay tables over others, key by key."""
+    both = {key for key, value in upper.items() if isinstance(value, dict) and isinstance(lower.get(key), dict)}
+    return {**lower, **upper, **{key: _laid(upper[key], lower[key]) for key in both}}
 
 
 def _read(name: str) -> Table:
@@ -128,9 +118,9 @@ def _read(name: str) -> Table:
     tables = read_tables(path)
     known_keys(tables, (*SECTIONS, *_VARIANTS, "base", "corpus"), name, "key")
     for key in (*SECTIONS, *_VARIANTS):
-        must_be_table(tables.get(key, {}), f"{name}: [{key}]")
+        must_be_table(tables.setdefault(key, {}), f"{name}: [{key}]")
     for key, section in _VARIANTS.items():
-        variants = tables.get(key, {})
+        variants = tables[key]
         known_keys(variants, KNOWN.get(section, variants), f"{name}: [{key}]", section)
         for variant, table in variants.items():
             must_be_table(table, f"{name}: [{key}.{variant}]")

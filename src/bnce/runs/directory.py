@@ -68,8 +68,7 @@ class Run:
         with files.atomic_directory(path) as partial:
             if (spelling := corpus.spelling_file) is not None:
                 shutil.copyfile(spelling, partial / SPELLING_FILE)
-            texts = corpus.manifest.hashes
-            made = cls.lay_out(partial, config, corpus.vocabulary, corpus.normaliser, counts, texts)
+            made = cls.lay_out(partial, config, corpus.vocabulary, corpus.normaliser, counts, corpus.manifest.hashes)
         return dataclasses.replace(made, path=path)
 
     @classmethod

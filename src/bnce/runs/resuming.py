@@ -28,7 +28,6 @@ MAY_CHANGE = {
     *("training.max_test_tokens", "training.stop_after", "training.checkpoint_seconds", "training.precision"),
     "training.deterministic",
 }
-TRAINING_SPLITS = ("train", "valid")  # those that decide what a run learns and which of its models is the best
 SPLIT_NAMES = {"train": "training", "valid": "validation", "test": "test"}
 
 
@@ -98,7 +97,7 @@ def check_resumable(run: Run) -> None:
 def check_corpus(run: Run, corpus: Corpus) -> None:
     """Refuse to train on another text than the run was made for; where it lies makes no difference."""
     run.check_words(corpus)
-    check_same_texts(run, corpus, TRAINING_SPLITS)
+    check_same_texts(run, corpus, ("train", "valid"))
 
 
 def check_same_texts(run: Run, corpus: Corpus, splits: Sequence[str]) -> None:
@@ -135,8 +134,7 @@ def is_begun(path: Path) -> bool:
     """Say whether a run holds anything that training it made: a state, an evaluation, a model; or files of others."""
     made_at_the_start = {RUN_FILE, *WORD_FILES, CONFIG_FILE, "summary.json", "tensorboard"}
     return (path / CONFIG_FILE).is_file() and any(
-        found.name not in made_at_the_start and not found.name.endswith(files.PARTIAL_SUFFIX)
-        for found in path.iterdir()
+        found.name not in made_at_the_start and found.suffix != files.PARTIAL_SUFFIX for found in path.iterdir()
     )
 
 

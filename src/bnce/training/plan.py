@@ -22,13 +22,6 @@ def check_trainable(config: RunConfig, corpus: Corpus) -> None:
     """Refuse settings that cannot be trained on the corpus."""
     training, model, loss = config.training, config.model, config.loss
     training_streams(training, corpus)
-    vocab_size = len(corpus.vocabulary)
-    cutoffs = list(getattr(loss, "cutoffs", ()))
-    if cutoffs and cutoffs[-1] >= vocab_size:
-        raise UserError(
-            f"loss.cutoffs is {cutoffs}, but the corpus has {vocab_size} words: give rising numbers from 1 "
-            f"to {vocab_size - 1}."
-        )
     if training.reset_rate:
         if not model.resets:
             raise UserError(

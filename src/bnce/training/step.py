@@ -175,12 +175,14 @@ class TrainingStep:
         """Name the tensors that a resumed run needs, of the streams of all processes, which call it together."""
         state = [torch.cat(list(self.world.gather(part)), 1) for part in self.state]
         loss_total = self.world.sum_(self.loss_total.clone())
-        return {"loss_total": loss_total, **{f"hidden.{place}": part for place, part in enumerate(state)}}
+        hidden = {f"hidden.{place}": part for place, part in enumerate(state)}
+        return {"loss_total": loss_total, "norm": self.norm, **hidden}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `tensors` returned, in however many processes that was."""
         for place, part in enumerate(self.state):
             part.copy_(tensors[f"hidden.{place}"][:, self.columns])
+        self.norm.copy_(tensors["norm"])
         self.loss_total.copy_(tensors["loss_total"])
         if not self.world.is_first:
             self.loss_total.zero_()

@@ -213,11 +213,7 @@ class Trainer:
             **{f"optimiser.{name}": tensor for name, tensor in self.optimiser.state_tensors().items()},
             **{f"step.{name}": tensor for name, tensor in self.training_step.tensors().items()},
         }
-        record = {
-            **self.progress.to_record(),
-            "grad_norm": float(self.training_step.norm),
-            "schedule": self.schedule.state(),
-        }
+        record = {**self.progress.to_record(), "schedule": self.schedule.state()}
         if self.world.is_first:
             save_state(self.run.path, self.progress.step, tensors, record, self.run.origin)
         self.world.wait()
@@ -244,7 +240,6 @@ class Trainer:
         self.model.load_state_dict(_under("model.", state.tensors))
         self.optimiser.load_state_tensors(_under("optimiser.", state.tensors))
         self.training_step.load_tensors(_under("step.", state.tensors))
-        self.training_step.norm.fill_(state.record["grad_norm"])
         self.schedule.load_state(state.record["schedule"])
         self._loss_total = float(state.tensors["step.loss_total"])
         here, self.progress = self.progress.devices, Progress.from_record(state.record)
