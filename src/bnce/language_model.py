@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bnce import rows
 from bnce.models import build_body
 from bnce.models.body import State
-from bnce.noise import Noise, without_values
+from bnce.noise import Noise
 from bnce.output_layer import OutputLayer
 from bnce.registry import BatchNce, Loss, ModelConfig
 
@@ -87,5 +87,8 @@ def count_parameters(model: ModelConfig, vocab_size: int, loss: Loss | None = No
     if loss is None or not loss.structure:  # noise without values cannot be drawn from, and has no parameters
         loss = BatchNce(learn_log_z=getattr(loss, "learn_log_z", False))
     with torch.device("meta"):
-        network = LanguageModel(model, loss, without_values(vocab_size))
+        noise = Noise([1.0])
+        for name in dict(noise.named_buffers()):
+            noise._buffers[name] = torch.empty(vocab_size)  # a length but no values
+        network = LanguageModel(model, loss, noise)
     return network.num_parameters_by_part

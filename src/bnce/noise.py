@@ -50,7 +50,7 @@ class Noise(nn.Module):
                 "numbers above 0, or counts to bnce.noise.unigram, which smooths counts of 0."
             )
         probs_V = probs_V / probs_V.sum()
-        self._probs_V: np.ndarray | None = probs_V
+        self._probs_V = probs_V
         self._max_distinct: dict[int, int] = {}
         # Not part of a state_dict: the noise is data, rebuilt from the same counts.
         for name in ("log_probs_V", "keep_V", "alias_V"):
@@ -62,8 +62,6 @@ class Noise(nn.Module):
         device = self.log_probs_V.device
         if device.type == "meta":
             return
-        if self._probs_V is None:
-            raise UserError("This noise has a length but no values: make noise from counts or probabilities.")
         log_probs_V = torch.from_numpy(np.log(self._probs_V))
         self._buffers["log_probs_V"] = log_probs_V.to(device, sum_dtype(self.log_probs_V.dtype))
         self._write_alias_table(self._probs_V)
@@ -135,12 +133,10 @@ class Noise(nn.Module):
             return self.log_probs_V
         return torch.from_numpy(np.log(self._targets_V / self._targets_V.sum())).to(self.log_probs_V)
 
-    def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Sequence[int]) -> Tensor:
         """Draw words independently, by the alias method."""
-        device = self.keep_V.device
-        given: dict[str, Any] = {} if generator is None else {"generator": generator}  # None refuses symbolic sizes
-        slot = torch.randint(len(self), tuple(shape), device=device, **given)
-        coin = torch.rand(tuple(shape), dtype=torch.float32, device=device, **given)
+        slot = torch.randint(len(self), tuple(shape), device=self.keep_V.device)
+        coin = torch.rand(tuple(shape), dtype=torch.float32, device=self.keep_V.device)
         return torch.where(coin < self.keep_V[slot], slot, self.alias_V[slot])
 
 
@@ -205,11 +201,11 @@ class Running(Noise):
         """Bound the number of different words by what cannot be exceeded: a stream may change."""
         return min(num_drawn, len(self))
 
-    def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Sequence[int]) -> Tensor:
         """Draw words independently, from ln p_n as it was last renewed."""
         if not self._draws:
             self.prepare_to_draw()
-        return super().sample(shape, generator)
+        return super().sample(shape)
 
     def tries(self, num_distinct: int) -> Tries:
         """Refuse: how many draws give so many different words changes while the layer trains."""
@@ -241,10 +237,6 @@ class Running(Noise):
             self._make_table()
         return self
 
-    def extra_repr(self) -> str:
-        """Say in `print(model)` how it counts."""
-        return f"vocab_size={len(self)}, decay={self.decay}, every={self.every}"
-
     def get_extra_state(self) -> Tensor:
         """Give what a state_dict keeps beside the tables."""
         return torch.tensor([self._num_steps, self._weight], dtype=torch.float64)
@@ -263,12 +255,13 @@ def unigram(
     The class `ignore_index`, if it is one, is no target: however often it is counted, it gets next to nothing.
     """
     finite_number("power", power)
-    counts_V, bent = _numbers("count", counts), bent_by("unigram", power)
+    counts_V = _numbers("count", counts)
     if 0 <= ignore_index < len(counts_V) > 1:
         smoothed_V = _smooth(np.delete(counts_V, ignore_index))
         smoothed_V = np.insert(smoothed_V, ignore_index, 1e-6 * smoothed_V.min())  # of 0 there is no logarithm
     else:
         smoothed_V = _smooth(counts_V)
+    bent = None if power == 1 else f"unigram noise to the power {power:g}"
     noise = Noise((smoothed_V / smoothed_V.max()) ** power, bent=bent)
     return noise if bent is None else noise.for_targets(smoothed_V)
 
@@ -321,29 +314,13 @@ def from_targets(
 
 def uniform(vocab_size: int) -> Noise:
     """Make noise in which every word is equally likely."""
-    return Noise(np.ones(whole_number("vocab_size", vocab_size, 1)), bent=bent_by("uniform"))
+    return Noise(np.ones(whole_number("vocab_size", vocab_size, 1)), bent="uniform noise")
 
 
 def log_uniform(vocab_size: int) -> Noise:
     """Make noise that follows Zipf's law, for ids sorted by frequency: p(w) = ln((w + 2)/(w + 1)) / ln(V + 1)."""
     ids_V = np.arange(whole_number("vocab_size", vocab_size, 1), dtype=np.float64)
-    return Noise(np.log1p(1.0 / (ids_V + 1.0)) / math.log(vocab_size + 1.0), bent=bent_by("log-uniform"))
-
-
-def bent_by(name: str, power: float = 1.0) -> str | None:
-    """Say how noise of this name differs from how often words are targets; None: it does not."""
-    if name == "unigram":
-        return None if power == 1 else f"unigram noise to the power {power:g}"
-    return f"{name} noise"
-
-
-def without_values(vocab_size: int) -> Noise:
-    """Make a placeholder for the noise of a network that has shapes but no values, such as one to count parameters."""
-    noise = Noise([1.0])
-    noise._probs_V = None
-    for name in dict(noise.named_buffers()):
-        noise._buffers[name] = torch.empty(vocab_size, device="meta")
-    return noise
+    return Noise(np.log1p(1.0 / (ids_V + 1.0)) / math.log(vocab_size + 1.0), bent="log-uniform noise")
 
 
 def make_noise(loss: Loss, counts: np.ndarray | Tensor) -> Noise:
@@ -383,10 +360,6 @@ def alias_table(probs_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     keep_V[givers[overdrawn]] = 1.0 + to_give[overdrawn] - lacking[overdrawn_by[overdrawn]]
     alias_V[givers[overdrawn]] = givers[overdrawn + 1]
     return np.clip(keep_V, 0.0, 1.0), alias_V
-
-
-def __dir__() -> list[str]:
-    return __all__
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:

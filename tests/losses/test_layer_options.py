@@ -96,7 +96,7 @@ def test_a_layer_says_what_it_is() -> None:
     changed = build(sparse=True, batch_first=True, reduction="sum", ignore_index=0).extra_repr()
     assert changed.endswith("sparse=True, batch_first=True, reduction='sum', ignore_index=0, log_z=9")
     assert f"{build()}".endswith("\n  (noise): Noise(vocab_size=20)\n)")
-    assert f"{noise.Running(5)}" == "Running(vocab_size=5, decay=0.9999, every=256)"
+    assert f"{noise.Running(5)}" == "Running(vocab_size=5)"
     assert build("adaptive-softmax").extra_repr() == "hidden_size=4, vocab_size=20, loss=AdaptiveSoftmax()"
     with torch.device("meta"):
         assert build().extra_repr().endswith("log_z=unknown")

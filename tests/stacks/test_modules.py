@@ -255,8 +255,3 @@ def test_a_target_that_is_no_word_is_refused(loss: str, path: str) -> None:
         told = f"targets hold {target}, but the layer has {V} words: give ids from 0 to {V - 1}, or -7 for a position"
         with pytest.raises(bnce.UserError, match=f"^{told} that does not count.$"):
             layer.loss_sum(hidden, targets) if path == "sum" else layer(hidden, targets, mask)
-
-
-def test_the_noise_of_a_placeholder_is_never_made_up() -> None:
-    with pytest.raises(bnce.UserError, match="a length but no values"):
-        bnce.noise.without_values(V).to_empty(device="cpu")

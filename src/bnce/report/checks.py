@@ -43,7 +43,7 @@ class Check:
 class _SameWords(Noise):
     """Noise that draws the same words on every device and in every precision."""
 
-    def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Sequence[int]) -> Tensor:
         words = torch.randint(len(self), tuple(shape), generator=torch.Generator().manual_seed(1))
         return words.to(self.log_probs_V.device)
 
