@@ -20,7 +20,7 @@ from bnce.losses.loss import OutputBatch
 from bnce.noise import Running
 
 NUM_BATCHES = 32  # that are looked at
-MAX_ERRORS, MAX_SHARE = 8.0, 0.25  # distances beyond this many standard errors, and this share of Σ p², are told of
+MAX_ERRORS, MAX_SHARE = 6.0, 0.25  # distances beyond this many standard errors, and this share of Σ p², are told of
 NUM_POSITIONS = 8  # whose probabilities are looked at
 
 
@@ -60,7 +60,7 @@ class FirstLook:
                 "far from it as can be explained. Batches of streams or of shuffled positions are such noise; "
                 "sequences that all begin at the first step are not: give their positions as (N, D), with streams to "
                 "chunk-bnce.",
-                stacklevel=5,
+                stacklevel=6,
             )
 
     def _look_at_probabilities(self, layer: Any, batch: OutputBatch) -> None:
@@ -73,5 +73,5 @@ class FirstLook:
                 f"The first targets have ln p = {-loss:.4g} on average, but a model that knows nothing gives them "
                 f"{-usual:.3g}: the scores are too large. If the weight is tied to an embedding, it has to be the "
                 "embedding that takes the layer's: embedding.weight = output.weight.",
-                stacklevel=6,
+                stacklevel=7,
             )

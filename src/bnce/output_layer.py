@@ -21,11 +21,12 @@ from bnce.errors import UserError, unknown_name, whole_number
 from bnce.first_look import FirstLook
 from bnce.losses.chunk import num_merged
 from bnce.losses.exact_layer import ExactLayer
+from bnce.losses.layer_input import check_hidden, check_noise, time_first, word_ids
 from bnce.losses.loss import OutputBatch, count_steps, count_streams
 from bnce.losses.scores import BLOCK_POSITIONS, BLOCK_WORDS, log_normaliser, score_all, score_words
 from bnce.machine.precision import at_least_float32, fitted, sum_dtype
 from bnce.noise import IGNORE_INDEX, Noise, Running, unigram
-from bnce.registry import LOG_Z, LOSSES, Loss, find, load
+from bnce.registry import LOG_Z, Loss, find, load
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -76,7 +77,7 @@ class OutputLayer(nn.Module):
             raise unknown_name("reduction", reduction, REDUCTIONS)
         self.loss = loss if isinstance(loss, Loss) else find(Loss, loss)()
         self.num_noise: int = getattr(self.loss, "num_noise", 0)
-        _check_noise(self.loss, self.noise, drawn, self.ignore_index)
+        check_noise(self.loss, self.noise, drawn, self.ignore_index)
         self._compute = load(self.loss.code)
         self.drawn = drawn
         if isinstance(self.noise, Running) and self.num_noise:
@@ -178,7 +179,7 @@ class OutputLayer(nn.Module):
         position for `chunk-bnce`, the same for all positions of one sequence, so that a sequence is not its own noise:
         for sequences of different lengths as (N, D), without padding.
         """
-        hidden_TBD, target_TB, mask_TB, stream_TB = self._time_first(hidden, targets, mask, streams)
+        hidden_TBD, target_TB, mask_TB, stream_TB = time_first(self, hidden, targets, mask, streams)
         is_eager, is_counted = not torch.compiler.is_compiling(), target_TB != self.ignore_index
         valid_TB = is_counted if mask_TB is None else is_counted & mask_TB
         if is_eager and target_TB.device.type != "cpu":
@@ -198,28 +199,6 @@ class OutputLayer(nn.Module):
         if self.reduction == "sum":
             return loss_TB.sum()
         return loss_TB.sum() / (max(1, target_TB.numel()) if trained_TB is None else trained_TB.sum().clamp(min=1))
-
-    def _time_first(self, hidden: Tensor, targets: Tensor, mask: Tensor | None, streams: Tensor | None) -> list[Any]:
-        """Check types and shapes, and put the time steps first; (N, D) is one step."""
-        targets, shape = word_ids(targets, "targets"), targets.shape
-        _check_hidden(hidden)
-        if len(shape) not in (1, 2) or hidden.shape != (*shape, self.hidden_size):
-            sizes = "B, T" if self.batch_first else "T, B"
-            raise UserError(
-                f"hidden {tuple(hidden.shape)} and targets {tuple(shape)} do not fit: "
-                f"give ({sizes}, {self.hidden_size}) with ({sizes}), or (N, {self.hidden_size}) with (N,)."
-            )
-        for name, given in (("mask", mask), ("streams", streams)):
-            if given is not None and not isinstance(given, Tensor):
-                raise UserError(f"{name} is a {type(given).__name__}: give a tensor of the shape of targets.")
-            if given is not None and given.shape != shape:
-                raise UserError(f"{name} {tuple(given.shape)} must have the shape of targets, {tuple(shape)}.")
-        if streams is not None and self.loss.batch_noise != "streams":
-            raise UserError(f"The loss {self.loss.name} uses no streams: leave them out, or use chunk-bnce.")
-        parts = [hidden, targets, None if mask is None else _as_mask(mask), streams]
-        if len(shape) == 1:
-            return [None if part is None else part.unsqueeze(0) for part in parts]
-        return [part if part is None or not self.batch_first else part.transpose(0, 1) for part in parts]
 
     def _find_noise(self, batch: OutputBatch) -> Tensor | None:
         """Say which positions are trained on: those that count, and find noise; None: all. Warn if none can."""
@@ -328,7 +307,7 @@ class OutputLayer(nn.Module):
         return score(hidden_ND, self.weight, self.bias, words_NK).reshape(words.shape)
 
     def _positions(self, hidden: Tensor) -> Tensor:
-        _check_hidden(hidden)
+        check_hidden(hidden)
         if hidden.shape[-1:] != (self.hidden_size,):
             raise UserError(f"hidden {tuple(hidden.shape)} does not fit: give (…, {self.hidden_size}).")
         return fitted(hidden.reshape(-1, self.hidden_size), self.weight)
@@ -388,57 +367,3 @@ class OutputLayer(nn.Module):
         if self.structure is not None:
             return told
         return f"{told}, log_z={'unknown' if self.log_z.is_meta else format(self.log_z.item(), '.4g')}"
-
-
-def _check_noise(loss: Loss, noise: Noise, drawn: Noise | None, ignore_index: int) -> None:
-    """Refuse noise that cannot be what the loss sees: it would train a wrong model without a word."""
-    num_noise = getattr(loss, "num_noise", 0)
-    if loss.batch_noise != "none" and noise.bent:
-        drawing = " or ".join(
-            name for name, other in LOSSES.items() if "noise" in other.__struct_fields__ and other().normalises
-        )
-        also = ", give this noise as drawn" if num_noise else ""
-        raise UserError(
-            f"The loss {loss.name} takes the other targets of the batch as noise, so {noise.bent} would "
-            "train a wrong model. Give how often each class is a target (bnce.noise.from_targets counts them)"
-            f"{also}, or use the losses {drawing}, which draw their noise."
-        )
-    log_probs_V, is_class = noise.log_probs_V, 0 <= ignore_index < len(noise) and loss.batch_noise != "none"
-    if is_class and not log_probs_V.is_meta and log_probs_V[ignore_index] > log_probs_V.min() + 0.1:
-        raise UserError(
-            f"ignore_index is {ignore_index}, but the noise counts this class among the targets: leave it out of the "
-            f"counts, as bnce.noise.from_targets(…, ignore_index={ignore_index}) does."
-        )
-    if drawn is not None and (loss.batch_noise == "none" or not num_noise):
-        raise UserError(
-            f"drawn is for bnce with num_noise above 0, but the loss is {loss}: leave it out, or give it as noise."
-        )
-    if drawn is not None and len(drawn) != len(noise):
-        raise UserError(f"drawn covers {len(drawn)} words but vocab_size is {len(noise)}.")
-
-
-def word_ids(words: Tensor, name: str) -> Tensor:
-    """Take whole numbers of any width as word ids; what is none is refused."""
-    if not isinstance(words, Tensor):
-        raise UserError(f"{name} are a {type(words).__name__}: give a tensor of word ids.")
-    if words.dtype == torch.bool or words.is_floating_point() or words.is_complex():
-        raise UserError(f"{name} are of the type {words.dtype}: give word ids as whole numbers, such as {name}.long().")
-    return words.long()
-
-
-def _check_hidden(hidden: Tensor) -> None:
-    if not isinstance(hidden, Tensor) or not hidden.is_floating_point():
-        found = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__
-        raise UserError(f"hidden is of the type {found}: give a tensor of floating-point numbers.")
-
-
-def _as_mask(mask: Tensor) -> Tensor:
-    """Refuse weights: a position counts or does not. A GPU's host would have to wait to know."""
-    if mask.is_floating_point() and mask.device.type == "cpu" and not torch.compiler.is_compiling():
-        weights = mask[(mask != 0) & (mask != 1)]
-        if weights.numel():
-            raise UserError(
-                f"The mask holds {weights.flatten()[0].item():g}: give 1 where a position counts and 0 elsewhere. For "
-                'weights, use reduction="none" and multiply the losses by them.'
-            )
-    return mask.bool()

@@ -101,3 +101,14 @@ def test_a_negative_target_does_not_count_from_the_end_of_the_table(monkeypatch:
     targets[0, 0] = -1
     with pytest.raises(RuntimeError, match="out of bounds"):
         compiled(hidden.detach(), targets)
+
+
+@pytest.mark.parametrize("loss", ["bnce", "softmax", "chunk-bnce"])
+def test_a_layer_is_exported_for_batches_of_any_size(loss: str) -> None:
+    layer = build(loss).eval()
+    hidden, targets = hidden_and_targets()
+    size = torch.export.Dim("size", min=2, max=4096)
+    with torch.no_grad():
+        exported = torch.export.export(layer, (hidden, targets), dynamic_shapes=({1: size}, {1: size})).module()
+        wide = torch.cat([hidden, hidden.flip(1)], 1), torch.cat([targets, targets], 1)
+        torch.testing.assert_close(exported(*wide), layer(*wide))
