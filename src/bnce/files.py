@@ -321,9 +321,11 @@ def map_array(path: Path) -> NDArray[Any]:
 
     try:
         return np.lib.format.open_memmap(path, mode="r")
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
     except Exception as error:
         # NumPy parses the header as Python, and raises whatever that, its types and its sizes can raise.
-        raise ValueError(f"it cannot be read ({error})") from error
+        raise ValueError("it is cut short, or its header is damaged") from error
 
 
 def digest_file(path: Path) -> str:

@@ -55,7 +55,7 @@ def test_a_damaged_run_never_scores_otherwise(
 
 
 @pytest.mark.parametrize("name", ["summary.json", "evaluation.json", "run.json", "corpus.json"])
-@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a": "\xff"}', b"null"], ids=["nested", "not UTF-8", "null"])
+@pytest.mark.parametrize("content", [b'{"a": "\xff"}', b"null"], ids=["not UTF-8", "null"])
 def test_a_small_file_that_is_no_object_is_named(
     refused: Refused, corpus: Path, trained: Path, tmp_path: Path, name: str, content: bytes
 ) -> None:

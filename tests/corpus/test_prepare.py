@@ -27,7 +27,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bnce import Corpus, Normaliser, UserError, prepare
+from bnce import Corpus, Normaliser, UserError, files, prepare
 from bnce.corpus import encoding, store, tally
 from bnce.corpus import prepare as prepare_module
 from bnce.corpus.prepare import encode_text
@@ -427,7 +427,8 @@ def test_killed_run_leaves_nothing_that_matters(tmp_path: Path, texts: dict[str,
     other = place / ".cc.1.partial"
     alive.mkdir()
     other.mkdir()
-    prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"])
+    with files.held(alive):
+        prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"])
     assert {path.name for path in place.iterdir()} == {"c", alive.name, other.name}
 
 
