@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # tests from the others. Plain `pytest` runs them in order.
 PARALLEL = --numprocesses $$($(BIN)/python -c 'import os; print(1 + (os.cpu_count() or 1))') --dist worksteal
 
-.PHONY: setup demo test test-kernels test-gpu lint format figures docs dist clean
+.PHONY: setup demo test test-kernels test-gpu test-layer lint format figures docs dist clean
 
 setup: $(VENV)/.installed
 
@@ -49,6 +49,19 @@ test-kernels: $(VENV)/.installed-test
 # On a machine with a GPU, in whatever environment has PyTorch for it.
 test-gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest --override-ini addopts=-q tests/kernels tests/gpu
+
+# What users of the output layer alone need, with the oldest PyTorch that pyproject.toml lets them have.
+LAYER := build/layer
+LAYER_TORCH = $(shell sed -n 's/^layer = \["torch>=\(.*\)"\]$$/\1/p' pyproject.toml)
+$(LAYER)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(LAYER)
+	$(LAYER)/bin/pip install --quiet --disable-pip-version-check 'torch==$(LAYER_TORCH).*' \
+		pytest pytest-timeout hypothesis --editable .
+	touch $@
+
+test-layer: $(LAYER)/.installed
+	$(LAYER)/bin/python -m pytest tests/test_output_layer.py tests/losses tests/test_noise.py tests/test_rows.py \
+		$(addprefix tests/optimisers/test_,row_optimizers.py rowwise.py exchange.py)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

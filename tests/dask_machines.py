@@ -21,7 +21,8 @@ class Machines:
         options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
         self.scheduler = self._start("scheduler", *options)
         self.workers = [self._start("worker", f"--name=w{n}", "--no-nanny", "--nthreads=1") for n in range(num_workers)]
-        self._wait_for(lambda: self.file.exists() and self._num_registered() == num_workers)
+        # A scheduler's file is there before its text is.
+        self._wait_for(lambda: self._has_address() and self._num_registered() == num_workers)
         self.address: str = json.loads(self.file.read_text())["address"]
 
     def _start(self, kind: str, *options: str) -> subprocess.Popen[bytes]:
@@ -31,6 +32,9 @@ class Machines:
             command += ["--no-dashboard", "--local-directory", str(self.directory)]
         with open(log, "wb") as file:
             return subprocess.Popen(command, stdout=file, stderr=file, cwd=self.directory)
+
+    def _has_address(self) -> bool:
+        return self.file.exists() and self.file.read_text().endswith("}")
 
     def _num_registered(self) -> int:
         return sum("Registered to" in log.read_text() for log in self.directory.glob("worker-*.log"))
