@@ -44,7 +44,7 @@ class OutputLayer(nn.Module):
         hidden_size: int,
         vocab_size: int,
         noise: Noise | np.ndarray | Tensor | Sequence[float],
-        loss: str | Loss = "bnce",
+        loss: str | Loss = "chunk-bnce",
         *,
         drawn: Noise | None = None,
         sparse: bool = False,

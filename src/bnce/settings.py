@@ -16,7 +16,7 @@ from bnce.errors import UserError, argument, shown, unknown_name
 from bnce.files import parse_toml
 from bnce.registry import (
     KNOWN,
-    BatchNce,
+    ChunkBnce,
     Loss,
     ModelConfig,
     OptimiserConfig,
@@ -81,7 +81,7 @@ class RunConfig:
     corpus: str = ""
     init: str = ""  # the run that the weights come from; empty: they start by chance
     model: ModelConfig = field(default_factory=ReluLstm)
-    loss: Loss = field(default_factory=BatchNce)
+    loss: Loss = field(default_factory=ChunkBnce)
     optimiser: OptimiserConfig = field(default_factory=SgdConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 

@@ -265,8 +265,8 @@ def test_a_run_that_does_not_fit_into_memory(bnce: Command, corpus: Path, place:
     assert outcome.status == 2
     assert "Traceback" not in outcome.stderr
     assert outcome.stderr.splitlines()[-1] == (
-        "bnce: The memory is full: relu-lstm with bnce does not fit. Lower training.batch_size (8) or the model's "
-        "sizes, or stop other programs there."
+        "bnce: The memory is full: relu-lstm with chunk-bnce does not fit. Lower training.batch_size (8) or the "
+        "model's sizes, or stop other programs there."
     )
     # The corrected command is not refused by what the failed one left.
     assert bnce("train", "wiki", *options, *settings()).status == 0
