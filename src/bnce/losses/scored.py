@@ -44,7 +44,7 @@ from bnce.machine.precision import at_least_float32, product_dtype, product_in_f
 from bnce.rows import table_gradient
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
-MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
+MAX_SCORES = {"cpu": 2**21, "cuda": 2**25}
 # The same where every word is a column, of which a block has few positions.
 MAX_LOGITS = {"cpu": 2**22, "cuda": 2**31}
 
