@@ -85,14 +85,17 @@ SAME_MEAN = Within()  # of numbers of several seeds: means within two standard e
 OF_TRAINING = {
     "*histogram*": ANYTHING,
     "*worst_sentences*": ANYTHING,
+    "*detail*": Within(relative=2e-2),  # of few words each
+    "*log_z_std*": Within(relative=2e-2),
     "*-first/metrics.jsonl/0/loss": Within(relative=1e-5),
     "*/sha256": ANYTHING,
     "*grad_norm": ANYTHING,
+    "*err": Within(relative=2e-3),  # three digits are printed
     "*": Within(relative=1e-3),
 }
 OF_SEEDS = {"means/*": SAME_MEAN, "*num_parameters": Within(), "*/step": Within(), "*": ANYTHING}
 # Of gradients that are added up in another order: figures of words that few steps train move most.
-OF_ANOTHER_ORDER = {**OF_TRAINING, "*": Within(relative=2e-2), "*histogram*": ANYTHING, "*worst_sentences*": ANYTHING}
+OF_ANOTHER_ORDER = {**OF_TRAINING, "*log_z_std*": Within(5e-2), "*err": Within(2e-2), "*": Within(2e-2)}
 PERPLEXITIES = {"*histogram*": ANYTHING, "*": Within(relative=1e-6)}
 OF_WORDS = {"json/*": Within(relative=1e-6), "*": Within(relative=2e-6, absolute=1e-5)}
 OF_LISTS = {"*": Within(absolute=1e-4)}
@@ -181,7 +184,6 @@ CASES = [
     *cases(
         OF_TRAINING,
         {
-            "train ffnn": train("ffnn", "--model ffnn --loss bnce"),
             "train rnn": train("rnn", "--model rnn --loss bnce"),
             "train relu-rnn": train(
                 "relu-rnn", "--model relu-rnn --loss bnce +optimiser.name=sgd +optimiser.clip_norm=1"
@@ -192,16 +194,12 @@ CASES = [
                 "transformer",
                 "--model transformer --loss bnce +model.num_layers=2 +model.num_heads=2 +model.embedding_size=24",
             ),
-            "train with dropout": train("dropout", "--model lstm --loss bnce +model.dropout=0.1"),
             "train softmax": train("softmax", "--model relu-lstm --loss softmax"),
             "train adaptive-softmax": train("adaptive", "--model relu-lstm --loss adaptive-softmax"),
             "train self-normalised": train("self", "--model relu-lstm --loss self-normalised-softmax"),
             "train chunk-bnce": train("chunk", "--model relu-lstm --loss chunk-bnce"),
             "train chunk-softmax": train(
                 "chunk-softmax", "--model lstm --loss chunk-softmax +optimiser.schedule=cosine"
-            ),
-            "train with drawn words": train(
-                "drawn", "--model relu-lstm --loss bnce +loss.num_noise=50 +loss.learn_log_z=true"
             ),
             "train on a part": train("part", "--model ffnn --loss bnce +training.max_train_tokens=8000"),
             "train --init": f"train --init runs/relu-lstm --corpus corpora/shards --out runs/init {SMALL} "
@@ -216,11 +214,19 @@ CASES = [
     ),
     *cases(
         OF_ANOTHER_ORDER,
-        {"train two groups": train("groups", "--model relu-lstm --loss chunk-bnce +training.groups=2")},
+        {
+            "train two groups": train("groups", "--model relu-lstm --loss chunk-bnce +training.groups=2"),
+            # Row-wise Adagrad begins with steps of its rate, whatever the gradient.
+            "train ffnn": train("ffnn", "--model ffnn --loss bnce"),
+        },
     ),
     *cases(
         OF_SEEDS,
         {
+            "train with dropout": train_seeds("dropout", "--model lstm --loss bnce +model.dropout=0.1"),
+            "train with drawn words": train_seeds(
+                "drawn", "--model relu-lstm --loss bnce +loss.num_noise=50 +loss.learn_log_z=true"
+            ),
             "train nce": train_seeds("nce", "--model relu-lstm --loss nce +loss.num_noise=20"),
             "train snce": train_seeds("snce", "--model relu-lstm --loss snce +loss.num_noise=50"),
             "train sampled-softmax": train_seeds(
@@ -393,6 +399,7 @@ SAID_NOW: dict[str, str] = {
 }
 # How this tree prints what 0.2.0 printed otherwise: expressions, and what they are replaced by.
 PRINTED_NOW: dict[str, str] = {
+    r"Validation PPLf is \S+ at step \d+, worse than at": "Validation PPLf has become worse than at",
     r"--threads sets": "OMP_NUM_THREADS sets",
     r"use --carry for that": "use --carry text for that",
     r"Wrote table.md, table.tex, table.csv, table.json, report.html": "Wrote report.html, table.md and table.json",
@@ -460,16 +467,15 @@ GONE_KEYS: dict[str, str] = {
     "model.json/sha256": ONE_MANIFEST,
 }
 # What is another on purpose, as 'case: fact', both patterns, and why.
-SEEDS = "every step is seeded by the seed, its number and its group"
 ON_PURPOSE: dict[str, str] = {
     "*: *config.toml/format": "the settings are records, and are written as format 3",
     "*: *loss/penalty": OWN_RECORD,
     "*: *loss/beta": "the chunk losses are one",
-    "train with dropout: *": SEEDS,
-    "train with drawn words: *": SEEDS,
+    "train *: */warnings": "the warning of a run that is worse than its start names no step",
     "compare JSON: json/conditions/statements": OWN_RECORD,
     "compare: *conditions/statements": OWN_RECORD,
     "compare: 1/out": OWN_RECORD,
+    "compare: report/table.md": OWN_RECORD,
     "info run: *": OWN_RECORD,
     "experiment: err": OWN_RECORD,
     "info recipe: *": OWN_RECORD,
@@ -871,8 +877,23 @@ def convert(arguments: list[str]) -> None:
     save_weights(run, load_file(source / "model.safetensors"), step=1)
 
 
+def borrow(arguments: list[str]) -> None:
+    """Give a run the weights and figures that 0.2.0 has trained: later cases then use one model in both trees."""
+    from safetensors.torch import load_file
+
+    from bnce.runs.directory import Run
+    from bnce.runs.model_file import read_metadata, save_weights
+
+    source, target = map(Path, arguments)
+    step = int(read_metadata(target / "model.safetensors")["step"])
+    for name in ("metrics.jsonl", "evaluation.json"):
+        shutil.copyfile(source / name, target / name)
+    save_weights(Run.open(target), load_file(source / "model.safetensors"), step)
+
+
 ACTIONS: dict[str, Callable[[list[str]], None]] = {
     "ask-server": ask_server,
+    "borrow": borrow,
     "convert": convert,
     "run-onnx": run_onnx,
     "run-transformers": run_transformers,
@@ -1107,8 +1128,9 @@ def printed_now(text: str) -> str:
 class Race:
     """Both trees on their way through the cases; each tells the other what it has done."""
 
-    def __init__(self, cases: list[Case], trees: dict[str, Tree]) -> None:
-        self.cases = cases
+    def __init__(self, cases: list[Case], trees: dict[str, Tree], borrows: bool) -> None:
+        """`borrows` has this tree go on with what 0.2.0 trained: a difference in the last digit grows in training."""
+        self.cases, self.borrows = cases, borrows
         self.results = {one.name: Result(one) for one in cases}
         self.done = {(name, one.name): threading.Event() for name in trees for one in cases}
         self.trees = trees
@@ -1136,6 +1158,10 @@ class Race:
                 result.seconds[name] = sum(command["seconds"] for command in printed)
                 result.facts[name] = facts_of(tree.place, printed, one.outputs)
                 result.failed = result.failed or failure(name, commands, printed)
+                if name == "new" and self.borrows and one.name.startswith("train "):
+                    self.done["old", one.name].wait()
+                    for run in (place for place in one.outputs if not place.endswith("-first")):
+                        tree.run([f"borrow {old.place / run} {tree.place / run}"])
             except Exception as error:
                 traceback.print_exc()
                 result.failed = f"{name}: {error}"
@@ -1168,7 +1194,7 @@ def check(cases: list[Case], old: Path, new: Path, place: Path, tolerances: bool
         write_texts(one)
     trees = {"old": Tree(old, places["old"]), "new": Tree(new, places["new"])}
     results = []
-    for result in Race(cases, trees).finished():
+    for result in Race(cases, trees, tolerances).finished():
         if not result.failed and result.case.name not in GONE:
             later = result.case.later if tolerances else None
             for name, how in differences(result.facts["old"], result.facts["new"], later).items():
