@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +64,26 @@ def test_in_another_thread_nothing_is_held_or_handled() -> None:
     thread.start()
     thread.join()
     assert seen == [False]
+
+
+WRITING = """
+from pathlib import Path
+from bnce import files
+from bnce.machine.signals import Stopped, raise_on_signals
+try:
+    with raise_on_signals(), files.{make}(Path("written")):
+        import interrupted
+except Stopped as stopped:
+    raise SystemExit(stopped.status)
+"""
+
+
+@pytest.mark.parametrize("make", ["atomic_file", "atomic_directory"])
+def test_a_library_that_is_loaded_while_something_is_written(tmp_path: Path, make: str) -> None:
+    """What was begun is removed, which a process that ends at once does not come to."""
+    (tmp_path / "interrupted.py").write_text("import signal\nsignal.raise_signal(signal.SIGTERM)\n", encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", WRITING.format(make=make)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (143, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["interrupted.py"]
