@@ -146,19 +146,17 @@ def rules() -> None:
 
 
 def started_kernels() -> list[str]:
-    """Name what is started, and not only called by other kernels, from what stands before or after its name."""
-    names = []
+    """Name what is started: all kernels but those that others call."""
+    names, called = {}, set()
     for module in pkgutil.walk_packages(kernels.__path__, "bnce.kernels."):
         if module.name.startswith("bnce.kernels.waiting"):
             continue
-        imported = importlib.import_module(module.name)
-        with open(imported.__file__ or "", encoding="utf-8") as file:
-            text = file.read()
-        for name, value in vars(imported).items():
-            is_own = isinstance(value, JITFunction) and value.fn.__module__ == imported.__name__
-            if is_own and re.search(rf"\b{name}\[|\b_start\({name},", text):
-                names.append(f"{imported.__name__}.{name}")
-    return names
+        for name, value in vars(importlib.import_module(module.name)).items():
+            if isinstance(value, JITFunction) and value.fn.__module__ == module.name:
+                names[f"{module.name}.{name}"] = name
+                _, _, body = value.src.partition("(")
+                called |= set(re.findall(r"\b\w+(?=\()", body))
+    return [place for place, name in names.items() if name not in called]
 
 
 if __name__ == "__main__":

@@ -23,6 +23,6 @@ def test_every_kernel_compiles_for_a_gpu() -> None:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     times_compiled = json.loads(done.stdout)
-    assert len(times_compiled) > 20
+    assert len(times_compiled) >= 23
     missing = [name for name, number in times_compiled.items() if not number]
     assert not missing, f"compiled_steps.py does not start {missing}"
