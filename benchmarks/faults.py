@@ -1,7 +1,8 @@
-"""What the program does with damage: 10,000 seeded cases of it, 100 kills and 30 stops.
+"""What the program does with damage: 10,000 seeded cases of it, 100 killed commands and 30 stops.
 
     python benchmarks/faults.py
     python benchmarks/faults.py --cases 500 --seed 2 --only run
+    python benchmarks/faults.py --kills 30 --only 'kill train'
     python benchmarks/faults.py --stops 60 --only 'signal prepare,worker prepare' --text large.txt
     python benchmarks/faults.py --case run-1-123 --keep
 
@@ -112,7 +113,8 @@ def set_up(path: Path, names: list[str], jobs: int, text: Path | None) -> Bed:
             name = files.choose_scene(kind, Random(case))
             work[name] = partial(expect_scene, files.SCENES[kind][name], bed)
         elif kind in kills.KINDS:
-            work[kind] = partial(kills.expect, kind, bed)
+            name = kills.choose(kind, Random(case))
+            work[name] = partial(kills.expect, name, bed)
         elif kind in stops.KINDS:
             work[kind] = partial(stops.expect, kind, bed)
         elif kind == "options" and (name := options.choose_command(Random(case))) in options.BASES:
@@ -128,7 +130,7 @@ def set_up(path: Path, names: list[str], jobs: int, text: Path | None) -> Bed:
         if name.startswith(OPTIONS):
             continue
         record = json.loads((expected / f"{name}.json").read_text(encoding="utf-8"))
-        if name in kills.KINDS or name in stops.KINDS:
+        if "left" in record or name in stops.KINDS:
             bed.unbroken[name] = record
         else:
             bed.expected[name] = Outcome(**record)
@@ -172,8 +174,8 @@ def plan(options: argparse.Namespace) -> dict[str, int]:
             raise SystemExit(f"Unknown kind '{kind}': choose among {', '.join(KINDS)}.")
     total = sum(share for kind, share in SHARES.items() if kind in chosen)
     kinds = {kind: round(options.cases * share / total) for kind, share in SHARES.items() if kind in chosen}
-    # Up to three kills each.
-    kinds |= {kind: ceil(options.kills * share / 1.3) for kind, share in KILLS.items() if kind in chosen}
+    total = sum(share for kind, share in KILLS.items() if kind in chosen)
+    kinds |= {kind: ceil(options.kills * share / total) for kind, share in KILLS.items() if kind in chosen}
     total = sum(share for kind, share in STOPS.items() if kind in chosen)
     return kinds | {kind: round(options.stops * share / total) for kind, share in STOPS.items() if kind in chosen}
 
@@ -184,7 +186,7 @@ class Tally:
     def __init__(self, num_cases: int) -> None:
         self.num_cases = num_cases
         self.counts: dict[str, Counter[str]] = {}
-        self.num_kills: Counter[str] = Counter()
+        self.kills: dict[str, Counter[str]] = {}  # by kind and place
         self.failures: list[tuple[Case, Verdict]] = []
         self.num_real = 0
         self.stops: list[str] = []
@@ -194,7 +196,7 @@ class Tally:
         self.counts.setdefault(case.kind, Counter())[verdict.word] += 1
         self.num_real += case.real
         if case.kind in kills.KINDS and verdict.word == "equal":
-            self.num_kills[case.kind] += int(verdict.detail)
+            self.kills.setdefault(case.kind, Counter()).update(filter(None, verdict.detail.split(", ")))
         if case.kind in stops.KINDS:
             self.num_real += 1
             self.stops.append(verdict.what)
@@ -212,12 +214,14 @@ class Tally:
         columns = [*words, *(word for word in BAD if word != "broken" or self._total(word))]
         rows = [f"| kind | cases | {' | '.join(columns)} |", "|---|" + "---:|" * (len(columns) + 1)]
         for kind, counts in self.counts.items():
-            name = f"{kind} ({self.num_kills[kind]} kills)" if kind in kills.KINDS else kind
+            name = f"{kind} ({self.kills.get(kind, Counter()).total()} kills)" if kind in kills.KINDS else kind
             rows.append(f"| {name} | {counts.total():,} | {' | '.join(f'{counts[word]:,}' for word in columns)} |")
         totals = " | ".join(f"{self._total(word):,}" for word in columns)
         rows.append(f"| all | {sum(counts.total() for counts in self.counts.values()):,} | {totals} |")
         legend = [f"- {word}: {text}" for word, text in {**GOOD, **BAD}.items() if word in columns]
-        return "\n".join([*rows, "", *legend])
+        of_training = self.kills.get("kill train", Counter()).most_common()
+        places = ", ".join(f"{number} {place}" for place, number in of_training)
+        return "\n".join([*rows, "", *legend, *([f"- kills of training: {places}"] if places else [])])
 
     def stops_table(self) -> str:
         """Write what happened to every command that was stopped, and how it ended; empty without any."""
@@ -231,7 +235,7 @@ def main() -> None:
     """Run the cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000, help="How many cases beside the kills.")
-    parser.add_argument("--kills", type=int, default=100, help="About how many SIGKILLs.")
+    parser.add_argument("--kills", type=int, default=100, help="How many commands get SIGKILLs, up to three each.")
     parser.add_argument("--stops", type=int, default=30, help="How many signals and killed workers.")
     parser.add_argument("--text", type=Path, help="Text of the commands that are stopped (default: 24 MB, made up).")
     parser.add_argument("--seed", type=int, default=1)
