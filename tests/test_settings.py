@@ -179,10 +179,8 @@ def test_values_out_of_range_are_told(rule: str, settings: str) -> None:
 
 @pytest.mark.parametrize("loss", ["nce", "snce", "sampled-softmax"])
 def test_drawn_noise_needs_noise_words(loss: str) -> None:
-    assert (
-        refusal("ltcb", loss=loss, settings=("loss.num_noise=0",))
-        == "loss.num_noise is 0: it must be a whole number >= 1."
-    )
+    told = refusal("ltcb", loss=loss, settings=("loss.num_noise=0",))
+    assert told == "loss.num_noise is 0: it must be a whole number >= 1."
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from bnce.files import read_object
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
 from bnce.machine.processes import World, device_of_process, leave_after_the_first, open_world
-from bnce.machine.torchrun import num_restarts, started_many
+from bnce.machine.threads import num_restarts, started_many
 from bnce.recipes import load_recipe, recipe_names
 from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import Run, hold_run

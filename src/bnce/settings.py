@@ -37,7 +37,7 @@ class TrainingConfig(Record, frozen=True):
     batch_size: Size = 400  # B, parallel streams, each other's noise
     groups: Size = 1  # groups of B streams in a step, each its own noise; processes share them
     num_steps: Size = 20  # T, time steps of truncated back-propagation
-    epochs: Annotated[float, Meta(gt=0, le=2**31 - 1)] = 20  # times the text is read; 0.5: its first half
+    epochs: Annotated[float, Meta(gt=0, le=2**31 - 1)] = 20.0  # times the text is read; 0.5: its first half
     budget_seconds: Annotated[float, Meta(ge=0, le=1e38)] = 0.0  # train for so long instead of epochs; 0: no limit
     max_train_tokens: Tokens = 0  # train on the first N tokens; 0: all
     reset_rate: Annotated[float, Meta(ge=0, le=1)] = 0.0  # share of sentence ends to start afresh after
