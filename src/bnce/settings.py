@@ -12,18 +12,7 @@ from msgspec import Meta
 
 from bnce.errors import UserError, argument, shown, unknown_name
 from bnce.files import parse_toml
-from bnce.registry import (
-    KNOWN,
-    ChunkBnce,
-    Loss,
-    ModelConfig,
-    OptimiserConfig,
-    Record,
-    ReluLstm,
-    SgdConfig,
-    Size,
-    find,
-)
+from bnce.registry import KNOWN, ChunkBnce, Loss, ModelConfig, OptimiserConfig, Record, ReluLstm, SgdConfig, Size, find
 
 FORMAT = 3  # of what runs write
 Tokens = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -68,12 +57,8 @@ class RunConfig:
 
 
 DEFAULTS = RunConfig()
-SECTIONS: dict[str, type[Record]] = {
-    "model": ModelConfig,
-    "loss": Loss,
-    "optimiser": OptimiserConfig,
-    "training": TrainingConfig,
-}
+_KINDS: tuple[type[Record], ...] = (ModelConfig, Loss, OptimiserConfig, TrainingConfig)
+SECTIONS = {kind.section: kind for kind in _KINDS}
 _TEXTS = ("recipe", "corpus", "init")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError, shown, unknown_name
-from bnce.registry import KNOWN, Loss, ModelConfig, OptimiserConfig, find
+from bnce.registry import KNOWN, find
 from bnce.settings import DEFAULTS, SECTIONS, RunConfig, Setting, apply_setting, check_table, from_tables, read_tables
 
 _VARIANTS = {"models": "model", "losses": "loss", "optimisers": "optimiser", "corpora": "training"}
@@ -46,17 +46,14 @@ def load_recipe(
         apply_setting(given, setting)
     model = model or recipe["model"].get("name", DEFAULTS.model.name)
     loss = loss or recipe["loss"].get("name", DEFAULTS.loss.name)
-    find(ModelConfig, model)
-    find(Loss, loss)
     corpus = corpus or recipe.get("corpus", "")
-    of_model, of_loss = recipe["models"].get(model, {}), recipe["losses"].get(loss, {})
+    of_model, of_loss = recipe["models"].get(str(model), {}), recipe["losses"].get(str(loss), {})
     rates = {**of_model.pop("optimiser", {}), **of_loss.pop("optimiser", {})}
     chosen = {"name": DEFAULTS.optimiser.name, **recipe["optimiser"], **rates, **given["optimiser"]}["name"]
-    find(OptimiserConfig, chosen)
     resolved: Table = {
         "model": {**recipe["model"], **of_model, "name": model},
         "loss": {**recipe["loss"], **of_loss, "name": loss},
-        "optimiser": {**recipe["optimiser"], **recipe["optimisers"].get(chosen, {}), **rates, "name": chosen},
+        "optimiser": {**recipe["optimiser"], **recipe["optimisers"].get(str(chosen), {}), **rates, "name": chosen},
         "training": {**recipe["training"], **recipe["corpora"].get(str(corpus), {})},
     }
     for section, table in resolved.items():
@@ -67,9 +64,10 @@ def load_recipe(
 
 def _fitting(section: str, table: Table) -> Table:
     """Leave out what this record has no use for, but another one has."""
-    others = KNOWN.get(section, {})
-    own = others[table["name"]].__struct_fields__ if others else ()
-    of_others = {field for other in others.values() for field in other.__struct_fields__}.difference(own)
+    if section not in KNOWN:
+        return table
+    own = find(SECTIONS[section], table["name"]).__struct_fields__
+    of_others = {field for other in KNOWN[section].values() for field in other.__struct_fields__}.difference(own)
     return {key: value for key, value in table.items() if key not in of_others}
 
 
