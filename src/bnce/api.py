@@ -33,8 +33,7 @@ from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, res
 from bnce.runs.texts import check_corpus_is_there, check_one_text, open_corpus_of, open_part
 from bnce.settings import RunConfig, Setting
 from bnce.text.normalise import tell_differences
-from bnce.training.advice import advise_noise, choose_recipe
-from bnce.training.plan import check_groups, check_trainable
+from bnce.training.advice import advise_noise, check_groups, check_trainable, choose_recipe
 from bnce.training.recorder import Observer
 from bnce.training.run import Start, run_training
 

@@ -18,7 +18,7 @@ from bnce.runs.checkpoint import remove_states
 from bnce.runs.directory import MODEL_FILE, Run, hold_run, is_finished, read_status, read_summary
 from bnce.runs.resuming import check_corpus, check_same_settings
 from bnce.settings import RunConfig
-from bnce.training.plan import check_trainable
+from bnce.training.advice import check_trainable
 from bnce.training.recorder import Observer
 from bnce.training.run import run_training
 
