@@ -175,10 +175,10 @@ def test_bits_per_byte_are_of_the_whole_text() -> None:
 def test_the_histogram_counts_every_token() -> None:
     result = evaluate(small_model(), random_ids(700))
     histogram = result.log_z_histogram
-    assert sum(histogram.counts) == 700
-    assert len(histogram.edges) == len(histogram.counts) + 1
-    assert histogram.edges == sorted(histogram.edges)
-    assert histogram.edges[0] < result.log_z_mean < histogram.edges[-1]
+    assert sum(histogram["counts"]) == 700
+    assert len(histogram["edges"]) == len(histogram["counts"]) + 1
+    assert histogram["edges"] == sorted(histogram["edges"])
+    assert histogram["edges"][0] < result.log_z_mean < histogram["edges"][-1]
 
 
 def test_a_softmax_model_has_no_perplexity_with_the_constant() -> None:

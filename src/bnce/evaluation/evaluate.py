@@ -36,14 +36,6 @@ HISTOGRAM_BINS = 60
 
 
 @dataclass(frozen=True)
-class Histogram:
-    """Counts between edges: edges are one more than counts."""
-
-    edges: list[float]
-    counts: list[int]
-
-
-@dataclass(frozen=True)
 class BySentence:
     """What a model makes of a text whose sentences it meets one by one; the fields are those of an evaluation."""
 
@@ -68,7 +60,7 @@ class Evaluation:
     log_z: float  # ln Z, the constant
     log_z_mean: float  # of ln Z(context), the softmax's own normaliser
     log_z_std: float
-    log_z_histogram: Histogram
+    log_z_histogram: dict[str, list[float]]  # "counts" between "edges", of which there is one more
     log10_prob_n: float | None  # totals over all tokens
     log10_prob_f: float
     num_tokens: int
@@ -190,7 +182,7 @@ def _summarise(
         log_z=log_z,
         log_z_mean=float(normaliser_N.mean()),
         log_z_std=float(normaliser_N.std(correction=0)),
-        log_z_histogram=Histogram(edges.tolist(), counts.tolist()),
+        log_z_histogram={"edges": edges.tolist(), "counts": counts.tolist()},
         log10_prob_n=total_n / math.log(10) if constant else None,
         log10_prob_f=total_f / math.log(10),
         num_tokens=len(ids),
