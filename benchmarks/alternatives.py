@@ -43,8 +43,7 @@ from scoring_speed import measure_scoring
 
 import bnce
 from bnce.errors import BusyError
-from bnce.machine.devices import choose_device
-from bnce.machine.memory import release_memory
+from bnce.machine.devices import choose_device, release_memory
 from bnce.recipes import load_recipe
 from bnce.registry import OptimiserConfig
 from bnce.runs.directory import is_finished

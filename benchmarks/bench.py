@@ -32,8 +32,14 @@ from bnce import LOSSES, MODELS, UserError
 from bnce.corpus.streams import open_streams
 from bnce.language_model import LanguageModel
 from bnce.losses.adaptive_softmax import AdaptiveSoftmax
-from bnce.machine.devices import choose_device, describe_device, synchronize
-from bnce.machine.memory import peak_memory_bytes, release_memory, reset_peak_memory
+from bnce.machine.devices import (
+    choose_device,
+    describe_device,
+    peak_memory_bytes,
+    release_memory,
+    reset_peak_memory,
+    synchronize,
+)
 from bnce.machine.processes import World
 from bnce.machine.threads import use_threads
 from bnce.noise import make_noise, unigram

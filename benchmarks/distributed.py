@@ -21,7 +21,7 @@ import torch.distributed as dist
 from bench import ROWWISE, VOCAB_SIZES, Runner, conditions
 from provenance import origin
 
-from bnce.machine.memory import release_memory
+from bnce.machine.devices import release_memory
 from bnce.machine.processes import World
 from bnce.recipes import load_recipe
 from bnce.settings import RunConfig

@@ -21,8 +21,7 @@ from typing import Any
 from bnce.corpus.store import Corpus
 from bnce.errors import DivergedError
 from bnce.files import to_json
-from bnce.machine.devices import choose_device
-from bnce.machine.memory import release_memory
+from bnce.machine.devices import choose_device, release_memory
 from bnce.recipes import load_recipe
 from bnce.runs.directory import Run
 from bnce.settings import RunConfig, to_tables

@@ -24,7 +24,7 @@ from bnce.files import read_object
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
 from bnce.machine.processes import World, device_of_process, leave_after_the_first, open_world
-from bnce.machine.torchrun import num_restarts, started_many
+from bnce.machine.threads import num_restarts, started_many
 from bnce.recipes import load_recipe, recipe_names
 from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import Run, hold_run
@@ -33,8 +33,7 @@ from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, res
 from bnce.runs.texts import check_corpus_is_there, check_one_text, open_corpus_of, open_part
 from bnce.settings import RunConfig, Setting
 from bnce.text.normalise import tell_differences
-from bnce.training.advice import advise_noise, choose_recipe
-from bnce.training.plan import check_groups, check_trainable
+from bnce.training.advice import advise_noise, check_groups, check_trainable, choose_recipe
 from bnce.training.recorder import Observer
 from bnce.training.run import Start, run_training
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pkgutil
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -25,19 +25,7 @@ Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Rate = Annotated[float, Meta(gt=0, le=1e38)]
 Penalty = Annotated[float, Meta(ge=0, le=1e38)]
-_TYPES = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "bool": "true or false",
-    "array": "a list of numbers from 1 on",
-}
-_BOUNDS = {">=": "at least", ">": "above", "<=": "at most", "<": "below"}
-
-
-def about(description: str) -> Meta:
-    """Describe a setting in a sentence."""
-    return Meta(description=description)
+_TYPES = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list"}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
@@ -73,15 +61,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def _explain(key: str, value: object, wanted: Any, told: str) -> UserError:
     """Put what msgspec says of a value into a sentence."""
-    choices = get_args(get_args(wanted)[0]) if get_args(wanted) else ()
-    if isinstance(value, str) and choices:
-        return unknown_name(key, value, choices)
-    rule, found = "a number that float32 holds", re.match(r"Expected `(\w+)`(?: ([<>]=?) (\S+))?", told)
-    if "`$[" in told:
-        rule = _TYPES["array"]
-    elif found is not None:
-        kind, bound, limit = found.groups()
-        rule = f"{_BOUNDS[bound]} {limit.removesuffix('.0')}" if bound else _TYPES[kind]
+    if isinstance(value, str) and get_origin(wanted) is Literal:
+        return unknown_name(key, value, get_args(wanted))
+    found = re.match(r"Expected ([^,]+)(?:, got `\w+`)?(.*)", told)
+    rule = f"{found[1]}{found[2]}" if found else "a number that float32 holds"
+    rule = re.sub(r"`(\w+)`", lambda name: _TYPES[name[1]], rule)
     return UserError(f"{key} is {shown(value)}: it must be {rule}.")
 
 
@@ -114,14 +98,13 @@ class ModelConfig(Record, tag_field="name", frozen=True):
 
     section = "model"
     layers: ClassVar[str]  # as the paper's Tables 1 and 3 write them, with names of settings in braces
-    carries_state: ClassVar[bool] = False  # from chunk to chunk in training, so that it reads on where it left off
     resets: ClassVar[bool] = False  # whether its `forward` takes the places where texts begin anew
     attends: ClassVar[bool] = False  # to `context` words before a position, of which a chunk must have as many
     options: ClassVar[Mapping[str, str]] = {}  # what the body takes beside these settings
     embedding_range: ClassVar[float] = 0.1  # an embedding's numbers start between minus this and this
-    embedding_size: Annotated[Size, about("Numbers per word.")] = 200
-    hidden_size: Annotated[Size, about("Units per layer.")] = 600
-    dropout: Annotated[float, Meta(ge=0, lt=1, description="Probability of dropping a number.")] = 0.0
+    embedding_size: Size = 200  # numbers per word
+    hidden_size: Size = 600  # units per layer
+    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # probability of dropping a number
 
     def settled(self, num_steps: int = DEFAULT_CONTEXT) -> ModelConfig:
         """Put the numbers that 0 stands for in their places; a chunk has `num_steps` words."""
@@ -132,12 +115,12 @@ class OptimiserConfig(Record, tag_field="name", frozen=True):
     """How gradients become steps."""
 
     section = "optimiser"
-    learning_rate: Annotated[Rate, about("Of everything, or of the tables where the body has its own.")] = 0.4
-    clip_norm: Annotated[Rate, about("Largest norm of all gradients.")] = 5.0
-    gradient: Annotated[Literal["streams", "tokens"], about("What it is averaged over.")] = "streams"
-    schedule: Annotated[Literal["halve", "linear", "cosine"], about("How rates fall.")] = "halve"
-    patience: Annotated[Size, about("Schedule halve: epochs without a better validation perplexity.")] = 7
-    warmup_steps: Annotated[Count, about("Schedules linear and cosine: steps to the full rate.")] = 0
+    learning_rate: Rate = 0.4  # of everything, or of the tables where the body has its own
+    clip_norm: Rate = 5.0  # largest norm of all gradients
+    gradient: Literal["streams", "tokens"] = "streams"  # what it is averaged over
+    schedule: Literal["halve", "linear", "cosine"] = "halve"  # how rates fall
+    patience: Size = 7  # schedule halve: epochs without a better validation perplexity
+    warmup_steps: Count = 0  # schedules linear and cosine: steps to the full rate
 
     @property
     def rates(self) -> list[str]:
@@ -182,18 +165,16 @@ def find(kind: type[R], name: object) -> type[R]:
 class ConstantLoss(Loss, frozen=True):
     """with a constant Z"""
 
-    log_z: Annotated[float, Meta(ge=-100, le=100, description="ln Z, which the model learns to be normalised by.")] = (
-        9.0
-    )
-    learn_log_z: Annotated[bool, about("Whether ln Z is trained.")] = False
+    log_z: Annotated[float, Meta(ge=-100, le=100)] = LOG_Z  # which the model learns to be normalised by
+    learn_log_z: bool = False  # whether ln Z is trained
 
 
 class DrawnLoss(ConstantLoss, frozen=True):
     """with drawn noise words"""
 
-    num_noise: Annotated[Size, about("K, the number of drawn noise words.")] = 100
-    noise: Annotated[Literal["unigram", "uniform", "log-uniform"], about("What words are drawn from.")] = "unigram"
-    noise_power: Annotated[float, Meta(ge=-10, le=10, description="Below 1 it flattens the unigram.")] = 1.0
+    num_noise: Size = 100  # K, the number of drawn noise words
+    noise: Literal["unigram", "uniform", "log-uniform"] = "unigram"  # what words are drawn from
+    noise_power: Annotated[float, Meta(ge=-10, le=10)] = 1.0  # below 1 it flattens the unigram
 
 
 @register
@@ -201,7 +182,7 @@ class Softmax(ConstantLoss, tag="softmax", frozen=True):
     """softmax: exact; slow for large vocabularies"""
 
     code = "bnce.losses.softmax:softmax"
-    penalty: Annotated[Penalty, about("λ, on how far ln Z(context) is from ln Z; 0: no PPLn.")] = 0.0
+    penalty: Penalty = 0.0  # λ, on how far ln Z(context) is from ln Z; 0: no PPLn
 
     @property
     def normalises(self) -> bool:
@@ -237,7 +218,7 @@ class SampledSoftmax(DrawnLoss, tag="sampled-softmax", frozen=True):
     code = "bnce.losses.sampled_softmax:sampled_softmax"
     normalises = False
     num_noise: Size = 8192
-    replacement: Annotated[bool, about("Whether a word may be drawn more than once.")] = True
+    replacement: bool = True  # whether a word may be drawn more than once
 
 
 @register
@@ -246,7 +227,7 @@ class BatchNce(ConstantLoss, tag="bnce", frozen=True):
 
     code = "bnce.losses.batch_nce:batch_nce"
     batch_noise = "step"
-    num_noise: Annotated[Count, about("K, the number of noise words that are drawn beside those of the batch.")] = 0
+    num_noise: Count = 0  # K, the number of noise words that are drawn beside those of the batch
 
 
 @register
@@ -255,8 +236,8 @@ class Chunk(ConstantLoss, tag="chunk", frozen=True):
 
     code = "bnce.losses.chunk:chunk"
     batch_noise = "streams"
-    beta: Annotated[float, Meta(ge=0, le=1, description="The share of chunk B-NCE.")] = 1.0
-    penalty: Annotated[Penalty, about("λ, on how far the chunk's estimate of ln Z(context) is from ln Z.")] = 0.0
+    beta: Annotated[float, Meta(ge=0, le=1)] = 1.0  # the share of chunk B-NCE
+    penalty: Penalty = 0.0  # λ, on how far the chunk's estimate of ln Z(context) is from ln Z
 
     @property
     def normalises(self) -> bool:
@@ -283,8 +264,8 @@ class AdaptiveSoftmax(Loss, tag="adaptive-softmax", frozen=True):
 
     code = "bnce.losses.adaptive_softmax:adaptive_softmax"
     structure = "bnce.losses.adaptive_softmax:AdaptiveSoftmax"
-    cutoffs: Annotated[tuple[Size, ...], about("The frequency ranks at which its tails begin; []: by V.")] = ()
-    div_value: Annotated[float, Meta(ge=1, le=1e38, description="A tail's layer is smaller by this factor.")] = 4.0
+    cutoffs: tuple[Size, ...] = ()  # the frequency ranks at which its tails begin; []: by V
+    div_value: Annotated[float, Meta(ge=1, le=1e38)] = 4.0  # a tail's layer is smaller by this factor
 
     def check(self) -> None:
         """Refuse ranks that do not rise."""
@@ -297,15 +278,15 @@ class RecurrentConfig(ModelConfig, frozen=True):
 
     code = "bnce.models.recurrent:Recurrent"
     layers = "{embedding_size}–{repeated}{hidden_size}(R)–V"
-    carries_state = resets = True
-    num_layers: Annotated[Size, about("Recurrent layers.")] = 1
+    resets = True
+    num_layers: Size = 1  # recurrent layers
 
 
 class BottleneckConfig(RecurrentConfig, frozen=True):
     """recurrent layers, then a smaller ReLu layer"""
 
     layers = "{embedding_size}–{repeated}{hidden_size}(R)–{bottleneck_size}(B)–V"
-    bottleneck_size: Annotated[Size, about("Units of the ReLu layer before the output.")] = 400
+    bottleneck_size: Size = 400  # units of the ReLu layer before the output
 
 
 @register
@@ -315,8 +296,8 @@ class Ffnn(ModelConfig, tag="ffnn", frozen=True):
     code = "bnce.models.feedforward:FeedForward"
     layers = "{num_words}×{embedding_size}–{hidden_size}–{bottleneck_size}(B)–V"
     resets = True
-    bottleneck_size: Annotated[Size, about("Units of the ReLu layer before the output.")] = 400
-    order: Annotated[int, Meta(ge=2, le=2**31 - 1, description="A word is predicted from order − 1 words.")] = 5
+    bottleneck_size: Size = 400  # units of the ReLu layer before the output
+    order: Annotated[int, Meta(ge=2, le=2**31 - 1)] = 5  # a word is predicted from order − 1 words
 
 
 @register
@@ -357,9 +338,9 @@ class Transformer(ModelConfig, tag="transformer", frozen=True):
     # A row is normed before the first layer, so its length only decides how far a step turns it: from 0.1 a run on
     # 25.6M words ended at a validation perplexity of 62.3, from 0.035 at 60.5, from 0.01 at 59.9.
     embedding_range = 0.01
-    num_layers: Annotated[Size, about("Layers of attention.")] = 6
-    num_heads: Annotated[Count, about("Parts of a layer that attend each for itself; 0: one per 64 units.")] = 0
-    context: Annotated[Count, about("Words that a layer attends to; 0: training.num_steps.")] = 0
+    num_layers: Size = 6  # layers of attention
+    num_heads: Count = 0  # parts of a layer that attend each for itself; 0: one per 64 units
+    context: Count = 0  # words that a layer attends to; 0: training.num_steps
 
     def check(self) -> None:
         """Refuse heads of different sizes."""
@@ -388,14 +369,12 @@ class RowwiseAdagradConfig(OptimiserConfig, tag="rowwise", frozen=True):
     """row-wise Adagrad: row-wise Adagrad on the word tables, Adam on the other layers"""
 
     code = "bnce.optimisers.optimiser:Rowwise"
-    body_learning_rate: Annotated[Rate, about("Of the layers that are no tables.")] = 0.004
+    body_learning_rate: Rate = 0.004  # of the layers that are no tables
 
 
 @register
-class RowwiseAdamConfig(OptimiserConfig, tag="rowwise-adam", frozen=True):
+class RowwiseAdamConfig(RowwiseAdagradConfig, tag="rowwise-adam", frozen=True):
     """row-wise Adam: row-wise Adam on the word tables, Adam on the other layers"""
 
-    code = "bnce.optimisers.optimiser:Rowwise"
-    body_learning_rate: Annotated[Rate, about("Of the layers that are no tables.")] = 0.004
     # Squares of gradients below 1e-20 are 0 in float32, and a step divided by less than that has no bound.
-    eps: Annotated[float, Meta(ge=1e-20, le=1e38, description="Added to a row's root mean squared gradient.")] = 1e-6
+    eps: Annotated[float, Meta(ge=1e-20, le=1e38)] = 1e-6  # added to a row's root mean squared gradient

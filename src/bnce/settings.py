@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,21 +12,8 @@ from msgspec import Meta
 
 from bnce.errors import UserError, argument, shown, unknown_name
 from bnce.files import parse_toml
-from bnce.registry import (
-    KNOWN,
-    ChunkBnce,
-    Loss,
-    ModelConfig,
-    OptimiserConfig,
-    Record,
-    ReluLstm,
-    SgdConfig,
-    Size,
-    about,
-    find,
-)
+from bnce.registry import KNOWN, ChunkBnce, Loss, ModelConfig, OptimiserConfig, Record, ReluLstm, SgdConfig, Size, find
 
-TIME_UNITS = {"s": 1, "min": 60, "h": 3600}
 FORMAT = 3  # of what runs write
 Tokens = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Setting = str | tuple[str, Any]  # "section.key=value", or key and value
@@ -38,39 +23,21 @@ class TrainingConfig(Record, frozen=True):
     """How much text a step sees, for how long, and how often the run is measured and saved."""
 
     section = "training"
-    batch_size: Annotated[Size, about("B, parallel streams, each other's noise.")] = 400
-    groups: Annotated[Size, about("Groups of B streams in a step, each its own noise; processes share them.")] = 1
-    num_steps: Annotated[Size, about("T, time steps of truncated back-propagation.")] = 20
-    epochs: Annotated[float, Meta(gt=0, le=2**31 - 1, description="Times the text is read; 0.5: its first half.")] = 20
-    budget: Annotated[str, about("Train for this time, such as 10 min, in place of a number of epochs.")] = ""
-    max_train_tokens: Annotated[Tokens, about("Train on the first N tokens; 0: all.")] = 0
-    reset_rate: Annotated[float, Meta(ge=0, le=1, description="Share of sentence ends to start afresh after.")] = 0.0
-    evaluations_per_epoch: Annotated[Size, about("Evaluations on validation per epoch.")] = 1
-    max_valid_tokens: Annotated[Tokens, about("Validate on the first N tokens; 0: all.")] = 0
-    max_test_tokens: Annotated[Tokens, about("Test on the first N tokens at the end of training; 0: all.")] = 50_000
-    stop_after: Annotated[Tokens, about("End after N evaluations in a row that are not better; 0: never.")] = 0
-    checkpoint_seconds: Annotated[float, Meta(gt=0, description="Seconds between states; inf: if stopped.")] = 600.0
-    precision: Annotated[
-        Literal["auto", "float32", "tf32", "bf16"], about("Of matrix products; auto: bf16 on a GPU, float32 on a CPU.")
-    ] = "auto"
-    deterministic: Annotated[bool, about("The same bits every time, also on a GPU, at some cost.")] = False
-    seed: Annotated[Tokens, about("Seed of all random numbers.")] = 1
-
-    def check(self) -> None:
-        """Refuse a budget that is no time."""
-        if self.epochs == int(self.epochs):
-            msgspec.structs.force_setattr(self, "epochs", int(self.epochs))  # shown and written without a fraction
-        if self.budget.strip() and not 0 < self.budget_seconds < math.inf:
-            raise UserError(
-                f"training.budget is '{self.budget}': give a number above 0 and one of the units "
-                f"{', '.join(TIME_UNITS)}, such as 10 min."
-            )
-
-    @property
-    def budget_seconds(self) -> float:
-        """The budget in seconds; 0: none."""
-        parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", self.budget.strip())
-        return float(parts[1]) * TIME_UNITS.get(parts[2], 0) if parts else 0.0
+    batch_size: Size = 400  # B, parallel streams, each other's noise
+    groups: Size = 1  # groups of B streams in a step, each its own noise; processes share them
+    num_steps: Size = 20  # T, time steps of truncated back-propagation
+    epochs: Annotated[float, Meta(gt=0, le=2**31 - 1)] = 20.0  # times the text is read; 0.5: its first half
+    budget_seconds: Annotated[float, Meta(ge=0, le=1e38)] = 0.0  # train for so long instead of epochs; 0: no limit
+    max_train_tokens: Tokens = 0  # train on the first N tokens; 0: all
+    reset_rate: Annotated[float, Meta(ge=0, le=1)] = 0.0  # share of sentence ends to start afresh after
+    evaluations_per_epoch: Size = 1  # evaluations on validation per epoch
+    max_valid_tokens: Tokens = 0  # validate on the first N tokens; 0: all
+    max_test_tokens: Tokens = 50_000  # test on the first N tokens at the end of training; 0: all
+    stop_after: Tokens = 0  # end after N evaluations in a row that are not better; 0: never
+    checkpoint_seconds: Annotated[float, Meta(gt=0)] = 600.0  # seconds between states; inf: if stopped
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"  # of products; auto: bf16 on a GPU, float32 on a CPU
+    deterministic: bool = False  # the same bits every time, also on a GPU, at some cost
+    seed: Tokens = 1  # seed of all random numbers
 
 
 @dataclass(frozen=True)
@@ -90,18 +57,14 @@ class RunConfig:
 
 
 DEFAULTS = RunConfig()
-SECTIONS: dict[str, type[Record]] = {
-    "model": ModelConfig,
-    "loss": Loss,
-    "optimiser": OptimiserConfig,
-    "training": TrainingConfig,
-}
+_KINDS: tuple[type[Record], ...] = (ModelConfig, Loss, OptimiserConfig, TrainingConfig)
+SECTIONS = {kind.section: kind for kind in _KINDS}
 _TEXTS = ("recipe", "corpus", "init")
 
 
 def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
     """Build a `RunConfig` from parsed TOML; unknown keys and wrong values are refused by name."""
-    known_keys(tables, (*SECTIONS, *_TEXTS), origin, "key")
+    check_table(tables, (*SECTIONS, *_TEXTS), origin, "key")
     for key in _TEXTS:
         if not isinstance(tables.get(key, ""), str):
             raise UserError(f"{origin}: {key} is {shown(tables[key])}: it must be text.")
@@ -111,11 +74,11 @@ def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
 
 def make_record(section: str, table: Any, origin: str) -> Any:
     """Make the record of a section; where there are several, its name says which."""
-    must_be_table(table, origin)
+    check_table(table, None, origin)
     kind, values = SECTIONS[section], dict(table)
     if section in KNOWN:
         kind = find(kind, values.pop("name", getattr(DEFAULTS, section).name))
-    known_keys(values, kind.__struct_fields__, origin, "setting")
+    check_table(values, kind.__struct_fields__, origin)
     return kind(**values)
 
 
@@ -196,14 +159,10 @@ def apply_setting(tables: dict[str, Any], setting: Setting) -> None:
     tables[section] = {**tables[section], name: value}
 
 
-def must_be_table(table: Any, origin: str) -> None:
-    """Refuse what is not a table of settings."""
+def check_table(table: Any, allowed: Collection[str] | None, origin: str, kind: str = "setting") -> None:
+    """Refuse what is no table of settings, and keys that nobody reads; with `allowed` None all are read."""
     if not isinstance(table, Mapping):
         raise UserError(f"{origin} must be a table of settings, not {shown(table)}.")
-
-
-def known_keys(table: Mapping[str, Any], allowed: Collection[str], origin: str, kind: str) -> None:
-    """Refuse keys that nobody reads."""
     for key in table:
-        if key not in allowed:
+        if allowed is not None and key not in allowed:
             raise unknown_name(f"{kind} in {origin}:", key, allowed)

@@ -260,8 +260,11 @@ class TestRefusals:
             (["wiki", "--set", "trainin.epochs=1"], "Did you mean 'training'?"),
             (["wiki", "--set", "epochs"], "write it as section.key=value, such as training.epochs=3."),
             (["wiki", "--set", "training.epochs=many"], "training.epochs is 'many': it must be a number."),
-            (["wiki", "--set", "training.epochs=0"], "epochs is 0: it must be above 0."),
-            (["wiki", "--set", "optimiser.learning_rate=-1"], "optimiser.learning_rate is -1: it must be above 0."),
+            (["wiki", "--set", "training.epochs=0"], "epochs is 0: it must be a number > 0.0."),
+            (
+                ["wiki", "--set", "optimiser.learning_rate=-1"],
+                "learning_rate is -1: it must be a number > 0.0.",
+            ),
             (["wiki", "--device", "gpu"], "Unknown device 'gpu': use auto, cpu, cuda or cuda:N."),
         ],
     )

@@ -13,7 +13,7 @@ from small_corpus import small_corpus
 from bnce import Corpus, UserError, files
 from bnce.corpus import opening
 from bnce.corpus.opening import corpus_setting, open_corpus
-from bnce.text.intake import DOCSTRINGS
+from bnce.text.sources import DOCSTRINGS
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_docstrings_are_prepared_once(tmp_path: Path, monkeypatch: pytest.Monkey
         return small_corpus(out)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(opening, "prepare", prepare)
+    monkeypatch.setattr("bnce.corpus.prepare.prepare", prepare)
     first, second = open_corpus(DOCSTRINGS), open_corpus(DOCSTRINGS)
     assert calls == [([DOCSTRINGS], opening.DOCSTRING_WORDS)]
     assert first.directory == second.directory
@@ -53,7 +53,7 @@ def test_two_that_need_the_docstrings_at_once_share_them(tmp_path: Path, monkeyp
         files.refuse_existing(out)
         small_corpus(out)
 
-    monkeypatch.setattr(opening, "prepare", make)
+    monkeypatch.setattr("bnce.corpus.prepare.prepare", make)
     opened.append(open_corpus(DOCSTRINGS, lambda done, total: None))
     second.join(timeout=60)
     assert len(makers) == 1

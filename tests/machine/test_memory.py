@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bnce.machine import memory
+from bnce.machine import devices
 
 LARGE = 150_000_000  # PyTorch by itself takes 230 MB
 
 # In a process of its own: what the tests before it needed must not matter. Its parent was three times as large.
 FORGETS = f"""
 import numpy, torch
-from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
+from bnce.machine.devices import peak_memory_bytes, reset_peak_memory
 cpu = torch.device("cpu")
 reset_peak_memory(cpu)
 assert peak_memory_bytes(cpu) < {2 * LARGE}, ("of its parent", peak_memory_bytes(cpu))
@@ -47,9 +47,9 @@ def test_a_gpu_is_asked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, name, lambda device: asked.append(device) or 7)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append(gpu))
     gpu = torch.device("cuda:1")
-    memory.reset_peak_memory(gpu)
-    memory.release_memory(gpu)
-    assert memory.peak_memory_bytes(gpu) == 7
+    devices.reset_peak_memory(gpu)
+    devices.release_memory(gpu)
+    assert devices.peak_memory_bytes(gpu) == 7
     assert asked == 3 * [gpu]
 
 

@@ -254,10 +254,6 @@ def test_a_missing_file_is_told(name: str, refusal: Refusal) -> None:
         ("models = 3", "{name}: [models] must be a table of settings, not 3."),
         ("[optimisers]\nsgd = 3", "{name}: [optimisers.sgd] must be a table of settings, not 3."),
         ("[optimisers.adam]", "Unknown optimiser in {name}: [optimisers]: 'adam': choose one of sgd, "),
-        (
-            '[optimisers.sgd]\nname = "rowwise"',
-            "{name}: [optimisers.sgd] has its name already: leave out name.",
-        ),
         ("[models]\nrnn = 3", "{name}: [models.rnn] must be a table of settings, not 3."),
         ("[models.rnn]\noptimiser = 3", "{name}: [models.rnn.optimiser] must be a table of settings, not 3."),
         (
@@ -270,12 +266,12 @@ def test_a_missing_file_is_told(name: str, refusal: Refusal) -> None:
             'base = "ltcb"\n[model]\nhidden_size = {a = 1}',
             "model.hidden_size is {{'a': 1}}: it must be a whole number.",
         ),
-        ('base = "nowhere"', "Unknown recipe 'nowhere': choose one of "),
+        ('base = "nowhere"', "The recipe file '{base}' does not exist: give a TOML file or one of "),
     ],
 )
 def test_bad_recipes_are_told(tmp_path: Path, text: str, sentence: str, refusal: Refusal) -> None:
     name = write(tmp_path, "a.toml", text)
-    assert refusal(name).startswith(sentence.format(name=name))
+    assert refusal(name).startswith(sentence.format(name=name, base=tmp_path / "nowhere"))
 
 
 def test_a_recipe_that_is_no_text(tmp_path: Path, refusal: Refusal) -> None:

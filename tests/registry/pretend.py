@@ -58,7 +58,6 @@ class GruConfig(ModelConfig, tag="gru", frozen=True):
 
     code = "pretend_body:Gru"
     layers = "{embedding_size}–2×{hidden_size}(R)–V"
-    carries_state = True
 '''
 OPTIMISER = '''
 import bnce

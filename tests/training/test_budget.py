@@ -36,7 +36,7 @@ def _a_second_for_every_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("_a_second_for_every_step")
 def test_a_run_ends_when_its_budget_is_used(tmp_path: Path, corpus: Corpus) -> None:
     run = tmp_path / "run"
-    training = {"budget": "80 s", "epochs": 1, "evaluations_per_epoch": 5}
+    training = {"budget_seconds": 80, "epochs": 1, "evaluations_per_epoch": 5}
     summary = train_small(run, corpus, training=training)
     assert (summary["status"], summary["step"]) == ("finished", 80)
     assert summary["epochs"] == pytest.approx(80 / STEPS_AN_EPOCH)
@@ -51,7 +51,7 @@ def test_a_run_ends_when_its_budget_is_used(tmp_path: Path, corpus: Corpus) -> N
 @pytest.mark.usefixtures("_a_second_for_every_step")
 def test_a_resumed_run_has_what_is_left_of_its_budget(tmp_path: Path, corpus: Corpus) -> None:
     run = tmp_path / "run"
-    train_small(run, corpus, training={"budget": "30 s", "evaluations_per_epoch": 50}, stop_after=10)
+    train_small(run, corpus, training={"budget_seconds": 30, "evaluations_per_epoch": 50}, stop_after=10)
     assert summary_of(run)["step"] == 10
     summary = resume_small(run)
     assert (summary["status"], summary["step"]) == ("finished", 30)
@@ -59,8 +59,8 @@ def test_a_resumed_run_has_what_is_left_of_its_budget(tmp_path: Path, corpus: Co
     assert factors[10] == pytest.approx(1 - 11 / 30, abs=0.05)
     assert FLOOR <= factors[-1] < 0.06
     # A larger one goes on with a run that is finished.
-    summary = resume_small(run, training={"budget": "1 min"})
-    assert (summary["status"], summary["changes"][0]["setting"]) == ("finished", "training.budget")
+    summary = resume_small(run, training={"budget_seconds": 60})
+    assert (summary["status"], summary["changes"][0]["setting"]) == ("finished", "training.budget_seconds")
     assert summary["step"] == 60
 
 

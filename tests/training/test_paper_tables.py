@@ -112,7 +112,7 @@ def test_a_row_with_other_settings_is_refused(corpus: Corpus, tmp_path: Path, is
     plain = experiment.config
     for changed, difference in (
         ({"recipe": "other"}, "recipe small, not other"),
-        ({"training": msgspec.structs.replace(plain(ROWS[0]).training, epochs=3)}, "training.epochs 2, not 3"),
+        ({"training": msgspec.structs.replace(plain(ROWS[0]).training, epochs=3)}, "training.epochs 2.0, not 3.0"),
     ):
         experiment.config = lambda row, changed=changed: dataclasses.replace(plain(row), **changed)  # type: ignore
         with pytest.raises(UserError, match=rf"rnn-softmax' was started with other settings \({difference}\): repeat"):

@@ -33,7 +33,7 @@ from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import naming_options
 from bnce.machine.signals import Stopped, raise_on_signals
-from bnce.machine.torchrun import started_many
+from bnce.machine.threads import started_many
 from bnce.version import __version__
 
 app = typer.Typer(

@@ -28,7 +28,7 @@ class Display:
         limit = config.training.max_train_tokens or num_train_tokens
         streams = config.training.batch_size
         # How far a budget goes depends on the speed.
-        epochs = None if config.training.budget else config.training.epochs
+        epochs = None if config.training.budget_seconds else config.training.epochs
         total = None if epochs is None else round(epochs * (min(limit, num_train_tokens) // streams * streams))
         self.bar = progress_bar("speed", "perplexity", where_there_is_room=["loss"])
         self.is_evaluating = False

@@ -144,7 +144,7 @@ def _refuse_unused(what: str, wanted: str, options: Mapping[str, object]) -> Non
 
 def _vocab_size(config: RunConfig) -> int:
     from bnce.corpus.opening import DOCSTRING_WORDS
-    from bnce.text.intake import DOCSTRINGS
+    from bnce.text.sources import DOCSTRINGS
 
     return DOCSTRING_WORDS if config.corpus == DOCSTRINGS else RECIPE_VOCAB_SIZES.get(config.recipe, 80_000)
 

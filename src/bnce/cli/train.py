@@ -15,7 +15,7 @@ from bnce.cli.console import JsonOption, open_corpus, print_json, stderr, stdout
 from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption, flag, option
 from bnce.machine.signals import Stopped
-from bnce.machine.torchrun import tell_place
+from bnce.machine.threads import tell_place
 from bnce.registry import LOSSES, MODELS, OPTIMISERS, names_with_help
 
 if TYPE_CHECKING:

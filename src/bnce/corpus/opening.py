@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from bnce import files
-from bnce.corpus.prepare import prepare
 from bnce.corpus.store import Corpus
 from bnce.machine.threads import num_cores
-from bnce.text.intake import DOCSTRINGS
+from bnce.text.sources import DOCSTRINGS
 from bnce.version import __version__
 
 DOCSTRING_WORDS = 30_000  # nearly all of them
@@ -30,6 +29,8 @@ def open_corpus(name: str, progress: Callable[[int, int], None] | None = None) -
             progress(0, 0)  # to show that something is going on: another process may be at it
         with files.one_maker(cache):
             if not cache.exists():
+                from bnce.corpus.prepare import prepare  # all of which loads slowly, and is hardly ever needed
+
                 # With every word, since published figures are of this vocabulary.
                 size, workers = DOCSTRING_WORDS, num_cores()
                 prepare([DOCSTRINGS], cache, vocab_size=size, min_count=1, num_workers=workers, progress=progress)

@@ -33,15 +33,6 @@ from bnce.machine.processes import World
 CONTEXT = 64
 MIN_SENTENCES = 64  # side by side: they are shorter than windows
 HISTOGRAM_BINS = 60
-_DIGESTED_IDS = 2**20
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Counts between edges: edges are one more than counts."""
-
-    edges: list[float]
-    counts: list[int]
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,7 @@ class Evaluation:
     log_z: float  # ln Z, the constant
     log_z_mean: float  # of ln Z(context), the softmax's own normaliser
     log_z_std: float
-    log_z_histogram: Histogram
+    log_z_histogram: dict[str, list[float]]  # "counts" between "edges", of which there is one more
     log10_prob_n: float | None  # totals over all tokens
     log10_prob_f: float
     num_tokens: int
@@ -80,7 +71,7 @@ class Evaluation:
     max_context: int
     num_bytes: int | None  # of the text before words became <unk>; None where nobody knows
     bits_per_byte: float | None
-    text_sha256: str = ""  # of the ids that were evaluated (`digest_ids`), so that other text can be told from this
+    text_sha256: str  # of the ids that were evaluated (`digest_ids`), so that other text can be told from this
     # Each sentence for itself, from </s> on, as it is scored and rescored; None where it was not measured.
     by_sentence: BySentence | None = None
     detail: Detail | None = None  # where the text is hard, if it was asked for
@@ -88,10 +79,9 @@ class Evaluation:
     def to_dict(self) -> dict[str, object]:
         """Give the fields as JSON has them; what was not asked for is no field."""
         record = dataclasses.asdict(self)
-        for key in ("by_sentence", "detail"):
-            if record[key] is None:
-                del record[key]
-        return record
+        return {
+            key: value for key, value in record.items() if value is not None or key not in ("by_sentence", "detail")
+        }
 
 
 @torch.no_grad()
@@ -130,29 +120,25 @@ def evaluate(
             parts = windows.in_context(ids, num_parallel, model.num_context, num_read_before(model))
             scored = _score(model, parts, len(ids), tell, world)
             result = _summarise(*scored, ids, model, num_bytes)
-            result = dataclasses.replace(result, text_sha256=digest_ids(ids))
             if by_sentence:
                 parts = windows.by_sentence(ids, max(num_parallel, MIN_SENTENCES), model.num_context)
-                alone = _score(model, parts, len(ids), lambda num_done: tell(len(ids) + num_done), world)
-                figures = dataclasses.asdict(_summarise(*alone, ids, model, num_bytes))
-                kept = {field.name: figures[field.name] for field in dataclasses.fields(BySentence)}
-                result = dataclasses.replace(result, by_sentence=BySentence(**kept))
+                read = _score(model, parts, len(ids), lambda num_done: tell(len(ids) + num_done), world)
+                alone = _summarise(*read, ids, model, num_bytes)
+                figures = BySentence(alone.ppl_n, alone.ppl_f, alone.log_z_mean, alone.log_z_std)
+                result = dataclasses.replace(result, by_sentence=figures)
     finally:
         model.train(was_training)
     if known is None:
         return result
     score_N, normaliser_N = scored
-    log_prob_n_N = (score_N - float(model.output.log_z)).numpy() if model.output.normalises else None
+    log_prob_n_N = (score_N - result.log_z).numpy() if model.output.normalises else None
     detail = find_detail(ids.astype(np.int64), (score_N - normaliser_N).numpy(), log_prob_n_N, known)
     return dataclasses.replace(result, detail=detail)
 
 
 def digest_ids(ids: np.ndarray) -> str:
     """Give the SHA-256 of a text, of whichever type its ids are; the same ids are the same words in one vocabulary."""
-    digest = hashlib.sha256()
-    for begin in range(0, len(ids), _DIGESTED_IDS):  # a whole text may be larger than memory
-        digest.update(ids[begin : begin + _DIGESTED_IDS].astype("<u4").tobytes())
-    return digest.hexdigest()
+    return hashlib.sha256(ids.astype("<u4").data).hexdigest()
 
 
 def _score(
@@ -196,7 +182,7 @@ def _summarise(
         log_z=log_z,
         log_z_mean=float(normaliser_N.mean()),
         log_z_std=float(normaliser_N.std(correction=0)),
-        log_z_histogram=Histogram([float(edge) for edge in edges], [int(count) for count in counts]),
+        log_z_histogram={"edges": edges.tolist(), "counts": counts.tolist()},
         log10_prob_n=total_n / math.log(10) if constant else None,
         log10_prob_f=total_f / math.log(10),
         num_tokens=len(ids),
@@ -206,6 +192,7 @@ def _summarise(
         max_context=min(before + WINDOW, seen),
         num_bytes=num_bytes,
         bits_per_byte=-total_f / math.log(2) / num_bytes if num_bytes else None,
+        text_sha256=digest_ids(ids),
     )
 
 

@@ -27,7 +27,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from bnce.errors import UserError, argument
-from bnce.machine.torchrun import num_restarts, started_many
+from bnce.machine.threads import num_restarts, started_many
 
 # PyTorch 2.13 renames it, and warns of the old name.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

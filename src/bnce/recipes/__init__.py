@@ -2,7 +2,7 @@
 
 `[model]`, `[loss]` and `[optimiser]` have what any of the family may use. `[models.NAME]` and `[losses.NAME]` have what
 differs by model and loss, `[optimisers.NAME]` the rates of an optimiser, `[corpora.NAME]` how one corpus is trained on
-and no other. A recipe may name one other recipe as its `base`.
+and no other. A recipe may name one other recipe as its `base`: a shipped one, or a file beside its own.
 """
 
 from __future__ import annotations
@@ -13,18 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError, shown, unknown_name
-from bnce.registry import KNOWN, Loss, ModelConfig, OptimiserConfig, find
-from bnce.settings import (
-    DEFAULTS,
-    SECTIONS,
-    RunConfig,
-    Setting,
-    apply_setting,
-    from_tables,
-    known_keys,
-    must_be_table,
-    read_tables,
-)
+from bnce.registry import KNOWN, find
+from bnce.settings import DEFAULTS, SECTIONS, RunConfig, Setting, apply_setting, check_table, from_tables, read_tables
 
 _VARIANTS = {"models": "model", "losses": "loss", "optimisers": "optimiser", "corpora": "training"}
 _SHIPPED = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
@@ -50,23 +40,20 @@ def load_recipe(
     The corpus, unless one is named, is the recipe's own. Settings `of_several` runs are left out where only other
     models, losses or optimisers have them, as those of a recipe are.
     """
-    recipe = _read_with_bases(name)
+    recipe = _read(name)
     given: Table = {section: {} for section in SECTIONS}
     for setting in settings:
         apply_setting(given, setting)
     model = model or recipe["model"].get("name", DEFAULTS.model.name)
     loss = loss or recipe["loss"].get("name", DEFAULTS.loss.name)
-    find(ModelConfig, model)
-    find(Loss, loss)
     corpus = corpus or recipe.get("corpus", "")
-    of_model, of_loss = dict(recipe["models"].get(model, {})), dict(recipe["losses"].get(loss, {}))
+    of_model, of_loss = recipe["models"].get(str(model), {}), recipe["losses"].get(str(loss), {})
     rates = {**of_model.pop("optimiser", {}), **of_loss.pop("optimiser", {})}
     chosen = {"name": DEFAULTS.optimiser.name, **recipe["optimiser"], **rates, **given["optimiser"]}["name"]
-    find(OptimiserConfig, chosen)
     resolved: Table = {
         "model": {**recipe["model"], **of_model, "name": model},
         "loss": {**recipe["loss"], **of_loss, "name": loss},
-        "optimiser": {**recipe["optimiser"], **recipe["optimisers"].get(chosen, {}), **rates, "name": chosen},
+        "optimiser": {**recipe["optimiser"], **recipe["optimisers"].get(str(chosen), {}), **rates, "name": chosen},
         "training": {**recipe["training"], **recipe["corpora"].get(str(corpus), {})},
     }
     for section, table in resolved.items():
@@ -79,23 +66,36 @@ def _fitting(section: str, table: Table) -> Table:
     """Leave out what this record has no use for, but another one has."""
     if section not in KNOWN:
         return table
-    known = find(SECTIONS[section], table["name"]).__struct_fields__
-    of_others = {field for other in KNOWN[section].values() for field in other.__struct_fields__}.difference(known)
+    own = find(SECTIONS[section], table["name"]).__struct_fields__
+    of_others = {field for other in KNOWN[section].values() for field in other.__struct_fields__}.difference(own)
     return {key: value for key, value in table.items() if key not in of_others}
 
 
-def _read_with_bases(name: str, above: tuple[str, ...] = ()) -> Table:
+def _read(name: str, above: tuple[str, ...] = ()) -> Table:
     """Read a recipe and lay it over its base."""
-    if name in above:
-        raise UserError(f"Recipe '{name}' is its own base ({' → '.join((*above, name))}): give another base.")
-    tables = _read(name)
+    path = _SHIPPED.get(name, Path(name))
+    if not os.path.isfile(path):  # Path.is_file raises over names that are too long
+        if path.suffix == ".toml" or "/" in name:
+            raise UserError(
+                f"The recipe file '{name}' does not exist: give a TOML file or one of {', '.join(_SHIPPED)}."
+            )
+        raise unknown_name("recipe", name, _SHIPPED)
+    if (real := os.path.realpath(path)) in above:
+        raise UserError(f"Recipe '{name}' is its own base ({' → '.join((*above, real))}): give another base.")
+    tables = read_tables(path)
+    check_table(tables, (*SECTIONS, *_VARIANTS, "base", "corpus"), name, "key")
+    for key in SECTIONS:
+        check_table(tables.setdefault(key, {}), None, f"{name}: [{key}]")
+    for key, section in _VARIANTS.items():
+        check_table(tables.setdefault(key, {}), KNOWN.get(section), f"{name}: [{key}]", section)
+        for variant, table in tables[key].items():
+            check_table(table, None, f"{name}: [{key}.{variant}]")
+            check_table(table.get("optimiser", {}), None, f"{name}: [{key}.{variant}.optimiser]")
     if (base := tables.pop("base", None)) is None:
         return tables
     if not isinstance(base, str):
         raise UserError(f"{name}: base is {shown(base)}: it must be the name or the path of one recipe.")
-    # A base may stand beside the file that names it; resolved, so that a circle of files always meets itself.
-    beside = Path(name).parent / base if base.isprintable() and name not in _SHIPPED else Path()
-    below = _read_with_bases(str(beside.resolve()) if os.path.isfile(beside) else base, (*above, name))
+    below = _read(base if base in _SHIPPED else str(path.parent / base), (*above, real))
     for rates in below["optimisers"].values():  # the recipe goes before its base, even where that has rates
         for key in tables["optimiser"]:
             rates.pop(key, None)
@@ -106,25 +106,3 @@ def _laid(upper: Table, lower: Table) -> Table:
     """Lay tables over others, key by key."""
     both = {key for key, value in upper.items() if isinstance(value, dict) and isinstance(lower.get(key), dict)}
     return {**lower, **upper, **{key: _laid(upper[key], lower[key]) for key in both}}
-
-
-def _read(name: str) -> Table:
-    path = _SHIPPED.get(name, Path(name))
-    if not os.path.isfile(path):  # Path.is_file raises over names that are too long
-        known = ", ".join(_SHIPPED)
-        if path.suffix == ".toml" or "/" in name:
-            raise UserError(f"The recipe file '{name}' does not exist: give a TOML file or one of {known}.")
-        raise unknown_name("recipe", name, _SHIPPED)
-    tables = read_tables(path)
-    known_keys(tables, (*SECTIONS, *_VARIANTS, "base", "corpus"), name, "key")
-    for key in (*SECTIONS, *_VARIANTS):
-        must_be_table(tables.setdefault(key, {}), f"{name}: [{key}]")
-    for key, section in _VARIANTS.items():
-        variants = tables[key]
-        known_keys(variants, KNOWN.get(section, variants), f"{name}: [{key}]", section)
-        for variant, table in variants.items():
-            must_be_table(table, f"{name}: [{key}.{variant}]")
-            must_be_table(table.get("optimiser", {}), f"{name}: [{key}.{variant}.optimiser]")
-            if "name" in table:
-                raise UserError(f"{name}: [{key}.{variant}] has its name already: leave out name.")
-    return tables

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError
-from bnce.machine.torchrun import tell_place
+from bnce.machine.threads import tell_place
 from bnce.registry import BASELINE
 from bnce.report.conditions import Conditions, find_differences, gather_conditions
 from bnce.report.names import LossName, ModelName, name_loss, name_model

@@ -24,7 +24,7 @@ from bnce.settings import SECTIONS, RunConfig, Setting, change_settings, from_wr
 
 MAY_CHANGE = {
     *(f"optimiser.{name}" for name in ("learning_rate", "body_learning_rate", "clip_norm", "schedule", "patience")),
-    *("optimiser.warmup_steps", "training.budget", "training.epochs", "training.evaluations_per_epoch"),
+    *("optimiser.warmup_steps", "training.budget_seconds", "training.epochs", "training.evaluations_per_epoch"),
     *("training.max_test_tokens", "training.stop_after", "training.checkpoint_seconds", "training.precision"),
     "training.deterministic",
 }

@@ -6,14 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bnce.corpus import opening
-from bnce.corpus.prepare import encode_text
 from bnce.corpus.store import Corpus, Part, first_part, is_corpus
 from bnce.errors import UserError, argument
 from bnce.runs.directory import Run
 from bnce.settings import RunConfig
-from bnce.text.intake import DOCSTRINGS
-from bnce.text.sources import named
-from bnce.text.tokenised import TokenisedSigns
+from bnce.text.sources import DOCSTRINGS, named
 
 
 def open_part(
@@ -27,6 +24,9 @@ def open_part(
 ) -> Part:
     """Give the ids of a file, cut into sentences and words as the run's corpus was, or else those of a split."""
     if text is not None:
+        from bnce.corpus.prepare import encode_text  # which loads what cuts text: a split is there already
+        from bnce.text.tokenised import TokenisedSigns
+
         signs = TokenisedSigns(run.normaliser)
         ids, statistics = encode_text(text, run.vocabulary, run.normaliser, signs)
         if (told := signs.notice(named(str(text)))) is not None:

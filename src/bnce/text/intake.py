@@ -9,6 +9,7 @@ from bnce.text.docstrings import installed_modules, read_docstrings
 from bnce.text.published import BENCHMARKS
 from bnce.text.records import holds_records, read_records
 from bnce.text.sources import (
+    DOCSTRINGS,
     Advance,
     Document,
     check_source,
@@ -17,8 +18,6 @@ from bnce.text.sources import (
     refuse_second_stdin,
     source_bytes,
 )
-
-DOCSTRINGS = "docstrings"
 
 
 def find_files(names: Sequence[str]) -> list[str]:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bnce.errors import UserError
-from bnce.text.intake import DOCSTRINGS, read_text
+from bnce.text.intake import read_text
 from bnce.text.records import holds_records
 from bnce.text.sources import (
+    DOCSTRINGS,
     STANDARD_INPUT,
     Document,
     batches,

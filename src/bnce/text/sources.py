@@ -13,6 +13,7 @@ from bnce.errors import UserError, argument, unknown_name
 from bnce.text.unpack import DAMAGE, PACKED, NotOneFileError, find_member, open_zip, unpack
 
 STANDARD_INPUT = "-"
+DOCSTRINGS = "docstrings"  # of the modules that are installed
 ON_ERRORS = ("strict", "replace")
 
 MAX_LINE_BYTES = 16 * 2**20

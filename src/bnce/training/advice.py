@@ -1,4 +1,4 @@
-"""What is told of a run that could go better: every sentence of advice, before training, in it, and where it fails."""
+"""What is told of a run: why it cannot be trained as it is set, and what would go better, before, in and after it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from bnce.corpus.store import Corpus
-from bnce.errors import argument, counted
+from bnce.corpus.streams import training_streams
+from bnce.errors import UserError, argument, counted
 from bnce.registry import OptimiserConfig
 from bnce.runs.resuming import resume_command
 from bnce.settings import RunConfig, TrainingConfig
@@ -33,6 +34,44 @@ def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
     where = "a GPU" if on_gpu else "a CPU"
     chosen = f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}"
     return name, f"{chosen}; name a recipe to use another one."
+
+
+def check_groups(training: TrainingConfig, num_processes: int) -> None:
+    """Refuse groups of streams that the processes cannot share evenly."""
+    if training.groups % num_processes:
+        raise UserError(
+            f"training.groups is {training.groups}, but the run has {num_processes} processes, and each must get the "
+            f"same number of groups: set training.groups to a multiple of {num_processes}, or use another number of "
+            "processes."
+        )
+
+
+def check_trainable(config: RunConfig, corpus: Corpus) -> None:
+    """Refuse settings that cannot be trained on the corpus."""
+    training, model, loss = config.training, config.model, config.loss
+    training_streams(training, corpus)
+    if training.reset_rate:
+        if not model.resets:
+            raise UserError(
+                f"training.reset_rate is {training.reset_rate:g}, but {model.title} cannot start "
+                "without context inside a chunk: leave the setting out, or use another model."
+            )
+        if not corpus.statistics["train"].num_sentences:
+            raise UserError(
+                f"training.reset_rate is {training.reset_rate:g}, but the training text has no sentence ends: leave "
+                "it out, or prepare the text with sentence ends."
+            )
+    context = getattr(model, "context", 0)
+    if context > training.num_steps:
+        raise UserError(
+            f"model.context is {context}, but training.num_steps={training.num_steps} is the longest context "
+            f"in training: set model.context={training.num_steps}, or raise training.num_steps."
+        )
+    if loss.batch_noise != "none" and training.batch_size + getattr(loss, "num_noise", 0) < 2:
+        also = " or loss.num_noise" if hasattr(loss, "num_noise") else ""
+        raise UserError(
+            f"{loss.title} with one stream and no drawn words has no noise: raise training.batch_size{also}."
+        )
 
 
 def advise_noise(config: RunConfig) -> str | None:

@@ -13,12 +13,12 @@ from bnce import files
 from bnce.corpus.manifest import MANIFEST_FILE
 from bnce.corpus.store import Corpus
 from bnce.errors import BusyError, DiskFullError, UserError, argument, unknown_name
-from bnce.machine.memory import release_memory
+from bnce.machine.devices import release_memory
 from bnce.runs.checkpoint import remove_states
 from bnce.runs.directory import MODEL_FILE, Run, hold_run, is_finished, read_status, read_summary
 from bnce.runs.resuming import check_corpus, check_same_settings
 from bnce.settings import RunConfig
-from bnce.training.plan import check_trainable
+from bnce.training.advice import check_trainable
 from bnce.training.recorder import Observer
 from bnce.training.run import run_training
 

@@ -38,7 +38,7 @@ class Progress:
     timed_tokens: int = 0  # those that `seconds` went into
     seconds_at_evaluation: float = 0.0
     timed_tokens_at_evaluation: int = 0
-    budget_used_seconds: float = 0.0  # of training.budget: training and its evaluations, also of earlier parts
+    budget_used_seconds: float = 0.0  # of training.budget_seconds: training and its evaluations, also of earlier parts
 
     def __post_init__(self) -> None:
         self._started: float | None = None

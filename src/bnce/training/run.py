@@ -20,8 +20,7 @@ from bnce.evaluation.evaluate import Evaluation, digest_ids, evaluate
 from bnce.machine.devices import describe_device
 from bnce.machine.processes import World
 from bnce.machine.signals import Stopped
-from bnce.machine.threads import use_threads
-from bnce.machine.torchrun import tell_place
+from bnce.machine.threads import tell_place, use_threads
 from bnce.runs.directory import Run, read_summary
 from bnce.runs.model_file import read_weights
 from bnce.runs.resuming import check_resumable, remove_unbegun

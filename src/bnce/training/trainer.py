@@ -25,8 +25,7 @@ from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams, training_streams
 from bnce.errors import DivergedError
 from bnce.evaluation.evaluate import evaluate
-from bnce.machine.devices import describe_device, synchronize
-from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
+from bnce.machine.devices import describe_device, peak_memory_bytes, reset_peak_memory, synchronize
 from bnce.machine.processes import World
 from bnce.machine.signals import HeldSignals, Stopped, hold_signals
 from bnce.optimisers.schedule import Schedule
