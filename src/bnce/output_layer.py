@@ -156,8 +156,8 @@ class OutputLayer(nn.Module):
 
         `max_distinct_targets` is the largest number of different targets in a chunk: with it the chunk losses merge
         equal ones on a GPU. `capacities` are, for each tail of `adaptive-softmax`, the largest number of targets that a
-        chunk has there (`structure.places_CV` has the places that a word takes). A chunk that needs more has a loss of
-        NaN, and `check()` raises.
+        chunk has there (`structure.places_CV` has the places that a word takes); without them a GPU's host waits in
+        every step. A chunk that needs more than was given has a loss of NaN, and `check()` raises.
         """
         if max_distinct_targets is not None:
             self.max_distinct_targets = whole_number("max_distinct_targets", max_distinct_targets, 1)
@@ -268,6 +268,8 @@ class OutputLayer(nn.Module):
     def _batch(
         self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None, stream_TB: Tensor | None = None
     ) -> OutputBatch:
+        if self.structure is not None:
+            self.structure.bring(self.weight.device)
         tables = self.weight, self.bias, self.log_z, self.noise
         state: Any = self.max_distinct_targets if self.loss.batch_noise == "streams" else self._tries
         for kept in (self.structure, self.drawn):
@@ -310,6 +312,8 @@ class OutputLayer(nn.Module):
         check_hidden(hidden)
         if hidden.shape[-1:] != (self.hidden_size,):
             raise UserError(f"hidden {tuple(hidden.shape)} does not fit: give (…, {self.hidden_size}).")
+        if self.structure is not None:
+            self.structure.bring(self.weight.device)
         return fitted(hidden.reshape(-1, self.hidden_size), self.weight)
 
     def all_scores(self, hidden: Tensor) -> Tensor:

@@ -348,7 +348,8 @@ def test_a_target_that_is_no_word_is_nan_alone(name: str, monkeypatch: pytest.Mo
     wrong_TB[2, 1] = True
     assert mask_TB is not None
     left_out_TB = compute(layer, hidden_TBD, target_TB, mask_TB & ~wrong_TB)
-    monkeypatch.setattr(OutputBatch, "words", lambda batch: Words(batch.target_TB, mask_TB & ~wrong_TB, wrong_TB))
+    counts_TB = mask_TB.double().masked_fill(wrong_TB, torch.nan)
+    monkeypatch.setattr(OutputBatch, "words", lambda batch: Words(batch.target_TB, counts_TB))
     with monkeypatched_compiling():
         found_TB = compute(layer, hidden_TBD, target_TB, mask_TB)
         assert torch.equal(found_TB.isnan(), wrong_TB)
