@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, Self
 
 import msgspec
@@ -79,6 +80,8 @@ class OutputLayer(nn.Module):
         self.num_noise: int = getattr(self.loss, "num_noise", 0)
         check_noise(self.loss, self.noise, drawn, self.ignore_index)
         self._compute = load(self.loss.code)
+        # As PyTorch's compiler reads them in any version.
+        self._settings = SimpleNamespace(**msgspec.structs.asdict(self.loss))
         self.drawn = drawn
         if isinstance(self.noise, Running) and self.num_noise:
             self.noise.prepare_to_draw()
@@ -86,7 +89,7 @@ class OutputLayer(nn.Module):
         self.normalises = self.loss.normalises
         self.structure: ExactLayer | None = None
         if self.loss.structure:
-            self.structure = load(self.loss.structure)(hidden_size, self.noise, **msgspec.structs.asdict(self.loss))
+            self.structure = load(self.loss.structure)(hidden_size, self.noise, **vars(self._settings))
         self._tries = None if getattr(self.loss, "replacement", True) else self.noise.tries(self.num_noise)
         self.sparse, self.batch_first, self.reduction = sparse, batch_first, reduction
         self.max_distinct_targets: int | None = None
@@ -193,7 +196,7 @@ class OutputLayer(nn.Module):
             if isinstance(self.noise, Running):
                 self.noise.observe(target_TB.clamp(0, self.vocab_size - 1), trained_TB)
             self._first_look.look(self, batch)
-        loss_TB: Tensor = self._compute(batch, self.loss)
+        loss_TB: Tensor = self._compute(batch, self._settings)
         if self.reduction == "none":
             return (loss_TB.t() if self.batch_first and targets.ndim == 2 else loss_TB).reshape(targets.shape)
         if self.reduction == "sum":
@@ -262,7 +265,7 @@ class OutputLayer(nn.Module):
         """Sum the loss over positions, all of which count: for a training loop whose targets are words."""
         if target_TB.device.type != "cpu" and not torch.compiler.is_compiling():
             self._latest = target_TB, None
-        loss_TB: Tensor = self._compute(self._batch(hidden_TBD, self._in_range(target_TB)), self.loss)
+        loss_TB: Tensor = self._compute(self._batch(hidden_TBD, self._in_range(target_TB)), self._settings)
         return loss_TB.sum()
 
     def _batch(

@@ -94,7 +94,7 @@ def compute(
 ) -> Tensor:
     """Compute the loss of every position."""
     torch.manual_seed(7)
-    return layer._compute(layer._batch(hidden_TBD, target_TB, mask_TB, stream_TB), layer.loss)
+    return layer._compute(layer._batch(hidden_TBD, target_TB, mask_TB, stream_TB), layer._settings)
 
 
 def expected(layer: bnce.OutputLayer, *given: Tensor | None) -> Tensor:
@@ -198,7 +198,7 @@ def test_a_compiled_loss_is_one_graph(name: str) -> None:
     may_change = "num_noise" not in CASES[name] and name != "adaptive-softmax"
 
     def step(hidden_TBD: Tensor, target_TB: Tensor, mask_TB: Tensor | None) -> Tensor:
-        return layer._compute(layer._batch(hidden_TBD, target_TB, mask_TB), layer.loss)
+        return layer._compute(layer._batch(hidden_TBD, target_TB, mask_TB), layer._settings)
 
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=may_change)
     for size in (B, B - 1):

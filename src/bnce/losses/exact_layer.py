@@ -104,8 +104,8 @@ class ExactLayer(nn.Module, ABC):
                 assert self.capacities is not None
                 raise UserError(
                     f"The targets of an earlier step needed {most} places in {self.parts} {part + 1}, more than "
-                    f"capacities say ({self.capacities[part]}), so its loss was NaN. Give larger capacities, one number "
-                    f"per {self.parts}."
+                    f"capacities say ({self.capacities[part]}), so its loss was NaN. Give larger capacities, one "
+                    f"number per {self.parts}."
                 )
 
 

@@ -66,14 +66,15 @@ class OutputBatch:
         return Words(torch.where(counts_TB == 1, target_TB, 0), counts_TB)
 
 
-class Words(NamedTuple):
+@dataclass
+class Words:
     """The targets of a batch, and what becomes of their losses."""
 
     target_TB: Tensor  # word 0 where a position does not count, or its target is no word
     counts_TB: Tensor | None  # 1 where a position counts, 0 where it does not, NaN where it has no word; None: all 1
 
     @property
-    def valid_TB(self) -> Tensor | None:
+    def valid_TB(self) -> Tensor | None:  # noqa: N802 (a shape)
         """Where a target counts and is a word; None: everywhere."""
         return None if self.counts_TB is None else self.counts_TB == 1
 

@@ -26,7 +26,6 @@ Legend: T time steps, B streams, N = T·B positions, R rows of a block, C column
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from typing import Any
@@ -63,11 +62,14 @@ def sampled_softmax(batch: OutputBatch, record: Any) -> Tensor:
     hidden_ND = at_least_float32(batch.hidden_TBD.flatten(0, 1))
     with torch.autocast(hidden_ND.device.type, enabled=False):  # which would make it a narrow product
         own_N = torch.linalg.vecdot(hidden_ND, at_least_float32(own_weight_ND)) + own_offset_N
-    drawn = dataclasses.replace(
-        batch, weight_VD=weight_CD, bias_V=offset_C if is_word_C is None else offset_C.where(is_word_C, -torch.inf)
+    return scored(
+        batch,
+        words,
+        functools.partial(ranking, word_C=None if tries is None else word_C),
+        tables=(weight_CD, offset_C if is_word_C is None else offset_C.where(is_word_C, -torch.inf)),
+        own_TB=own_N,
+        rows=() if tries is None else (words.target_TB,),
     )
-    rule = functools.partial(ranking, word_C=None if tries is None else word_C)
-    return scored(drawn, words, rule, own_TB=own_N, rows=() if tries is None else (words.target_TB,))
 
 
 def ranking(block: Block, *, word_C: Tensor | None) -> Tensor:

@@ -36,11 +36,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bnce import rows
 from bnce.errors import UserError
 from bnce.kernels import usable
 from bnce.losses.loss import OutputBatch, Words
 from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype
+from bnce.rows import gather as read_rows
+from bnce.rows import table_gradient
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
 MAX_SCORES = {"cpu": 2**21, "cuda": 2**25}
@@ -84,6 +85,7 @@ def scored(
     words: Words,
     rule: Rule,
     *,
+    tables: tuple[Tensor, Tensor] | None = None,
     log_z: Tensor | None = None,
     own_TB: Tensor | None = None,
     shift_TB: Tensor | None = None,
@@ -92,8 +94,8 @@ def scored(
 ) -> Tensor:
     """Compute the loss of every position (T, B) against columns that all positions share.
 
-    On a CPU only positions that count become rows. `own_TB` are scores of own targets, which have a gradient. `rows`
-    are (T, B) here; `others` are fields of `Scoring`.
+    On a CPU only positions that count become rows. `tables` are others than the layer's; `own_TB` are scores of own
+    targets, which have a gradient. `rows` are (T, B) here; `others` are fields of `Scoring`.
     """
     hidden_ND, place_R, counts_PR = batch.hidden_TBD.flatten(0, 1), None, words.counts_TB
     if counts_PR is not None and counts_PR.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -114,7 +116,8 @@ def scored(
         sparse=batch.sparse,
         **others,
     )
-    loss = score(hidden_ND.unsqueeze(0), batch.weight_VD, batch.bias_V, log_z, flat(own_TB), scoring)
+    weight_MD, bias_M = (batch.weight_VD, batch.bias_V) if tables is None else tables
+    loss = score(hidden_ND.unsqueeze(0), weight_MD, bias_M, log_z, flat(own_TB), scoring)
     return loss.view(words.target_TB.shape)
 
 
@@ -134,6 +137,7 @@ class _Scored(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *tables, scoring, dtype, wants_gradients = arguments
+        loss_PR: Tensor
         loss_PR, *sums = _visit(tables, scoring, dtype, None, wants_gradients and any(ctx.needs_input_grad))
         ctx.scoring, ctx.dtype, ctx.num_sums = scoring, dtype, len(sums)
         ctx.save_for_backward(*sums, *tables)
@@ -161,13 +165,14 @@ class _Scored(torch.autograd.Function):
             if weight_PR.numel():  # of the size of 1, so that a narrow type holds their products with gradients
                 factor = weight_PR.abs().amax().clamp(min=1e-30)
             _, *sums = _visit(tables, scoring, ctx.dtype, weight_PR / factor, True)
-        hidden_grad, row_grad_PMD, bias_grad_PM, own_grad = (None if part is None else part * factor for part in sums)
+        hidden_grad, row_grad_PMD, bias_grad_PM = (part * factor for part in sums[:3])
+        own_grad = None if sums[3] is None else sums[3] * factor
         log_z_grad = None if log_z is None else -bias_grad_PM.sum().to(log_z.dtype)
         table_grads: list[Tensor | None] = []
         for number, (table, grad) in enumerate(((weight_VD, row_grad_PMD), (bias_V, bias_grad_PM)), start=1):
             of_table = grad.flatten(0, 1).to(table.dtype)
             if scoring.word_PM is not None and ctx.needs_input_grad[number]:
-                of_table = rows.table_gradient(table.shape, scoring.word_PM.reshape(-1), of_table, sparse=scoring.sparse)
+                of_table = table_gradient(table.shape, scoring.word_PM.reshape(-1), of_table, sparse=scoring.sparse)
             table_grads.append(of_table if ctx.needs_input_grad[number] else None)
         return hidden_grad.to(hidden_PRD.dtype), *table_grads, log_z_grad, own_grad, None, None, None
 
@@ -227,7 +232,8 @@ def _visit(
         if E > D:
             bias_grad_PM = row_grad_PME[..., D]
         num_columns = len(weight_VD) if scoring.word_PM is None else scoring.word_PM.shape[1]
-        return loss_PR, hidden_grad_PRE[..., :D], row_grad_PME[:, :num_columns, :D], bias_grad_PM[:, :num_columns], own_PR
+        row_grad_PMD, bias_grad_PM = row_grad_PME[:, :num_columns, :D], bias_grad_PM[:, :num_columns]
+        return loss_PR, hidden_grad_PRE[..., :D], row_grad_PMD, bias_grad_PM, own_PR
 
 
 def _read(
@@ -247,7 +253,7 @@ def _read(
         return hidden_PRE, row_PME, offset_PM
     row_PMD, bias_PM = weight_VD.unsqueeze(0), bias_V.unsqueeze(0)
     if word_PM is not None:
-        row_PMD, bias_PM = rows.gather(weight_VD, word_PM), rows.gather(bias_V, word_PM)
+        row_PMD, bias_PM = read_rows(weight_VD, word_PM), read_rows(bias_V, word_PM)
     offset_PM = at_least_float32(bias_PM)
     if log_z is not None:
         offset_PM = offset_PM - log_z
@@ -258,7 +264,7 @@ def _read(
 
 def _blocks(num_problems: int, num_rows: int, num_columns: int, max_scores: int) -> Iterator[tuple[slice, slice]]:
     """Cut problems, and large ones by their rows, into blocks of equal size, so that the last is not a small one."""
-    if torch.compiler.is_exporting():  # numbers of blocks would fix the sizes
+    if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():  # an export, whose sizes stay open
         yield slice(0, num_problems), slice(0, num_rows)
         return
     if num_problems * num_rows == 0:
