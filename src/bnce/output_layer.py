@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, Self
 
 import msgspec
@@ -79,6 +80,8 @@ class OutputLayer(nn.Module):
         self.num_noise: int = getattr(self.loss, "num_noise", 0)
         check_noise(self.loss, self.noise, drawn, self.ignore_index)
         self._compute = load(self.loss.code)
+        # As PyTorch's compiler reads them in any version.
+        self._settings = SimpleNamespace(**msgspec.structs.asdict(self.loss))
         self.drawn = drawn
         if isinstance(self.noise, Running) and self.num_noise:
             self.noise.prepare_to_draw()
@@ -86,7 +89,7 @@ class OutputLayer(nn.Module):
         self.normalises = self.loss.normalises
         self.structure: ExactLayer | None = None
         if self.loss.structure:
-            self.structure = load(self.loss.structure)(hidden_size, self.noise, **msgspec.structs.asdict(self.loss))
+            self.structure = load(self.loss.structure)(hidden_size, self.noise, **vars(self._settings))
         self._tries = None if getattr(self.loss, "replacement", True) else self.noise.tries(self.num_noise)
         self.sparse, self.batch_first, self.reduction = sparse, batch_first, reduction
         self.max_distinct_targets: int | None = None
@@ -156,8 +159,8 @@ class OutputLayer(nn.Module):
 
         `max_distinct_targets` is the largest number of different targets in a chunk: with it the chunk losses merge
         equal ones on a GPU. `capacities` are, for each tail of `adaptive-softmax`, the largest number of targets that a
-        chunk has there (`structure.places_CV` has the places that a word takes). A chunk that needs more has a loss of
-        NaN, and `check()` raises.
+        chunk has there (`structure.places_CV` has the places that a word takes); without them a GPU's host waits in
+        every step. A chunk that needs more than was given has a loss of NaN, and `check()` raises.
         """
         if max_distinct_targets is not None:
             self.max_distinct_targets = whole_number("max_distinct_targets", max_distinct_targets, 1)
@@ -193,7 +196,7 @@ class OutputLayer(nn.Module):
             if isinstance(self.noise, Running):
                 self.noise.observe(target_TB.clamp(0, self.vocab_size - 1), trained_TB)
             self._first_look.look(self, batch)
-        loss_TB: Tensor = self._compute(batch, self.loss)
+        loss_TB: Tensor = self._compute(batch, self._settings)
         if self.reduction == "none":
             return (loss_TB.t() if self.batch_first and targets.ndim == 2 else loss_TB).reshape(targets.shape)
         if self.reduction == "sum":
@@ -262,12 +265,14 @@ class OutputLayer(nn.Module):
         """Sum the loss over positions, all of which count: for a training loop whose targets are words."""
         if target_TB.device.type != "cpu" and not torch.compiler.is_compiling():
             self._latest = target_TB, None
-        loss_TB: Tensor = self._compute(self._batch(hidden_TBD, self._in_range(target_TB)), self.loss)
+        loss_TB: Tensor = self._compute(self._batch(hidden_TBD, self._in_range(target_TB)), self._settings)
         return loss_TB.sum()
 
     def _batch(
         self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None, stream_TB: Tensor | None = None
     ) -> OutputBatch:
+        if self.structure is not None:
+            self.structure.bring(self.weight.device)
         tables = self.weight, self.bias, self.log_z, self.noise
         state: Any = self.max_distinct_targets if self.loss.batch_noise == "streams" else self._tries
         for kept in (self.structure, self.drawn):
@@ -310,6 +315,8 @@ class OutputLayer(nn.Module):
         check_hidden(hidden)
         if hidden.shape[-1:] != (self.hidden_size,):
             raise UserError(f"hidden {tuple(hidden.shape)} does not fit: give (…, {self.hidden_size}).")
+        if self.structure is not None:
+            self.structure.bring(self.weight.device)
         return fitted(hidden.reshape(-1, self.hidden_size), self.weight)
 
     def all_scores(self, hidden: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ def compute(
 ) -> Tensor:
     """Compute the loss of every position."""
     torch.manual_seed(7)
-    return layer._compute(layer._batch(hidden_TBD, target_TB, mask_TB, stream_TB), layer.loss)
+    return layer._compute(layer._batch(hidden_TBD, target_TB, mask_TB, stream_TB), layer._settings)
 
 
 def expected(layer: bnce.OutputLayer, *given: Tensor | None) -> Tensor:
@@ -198,7 +198,7 @@ def test_a_compiled_loss_is_one_graph(name: str) -> None:
     may_change = "num_noise" not in CASES[name] and name != "adaptive-softmax"
 
     def step(hidden_TBD: Tensor, target_TB: Tensor, mask_TB: Tensor | None) -> Tensor:
-        return layer._compute(layer._batch(hidden_TBD, target_TB, mask_TB), layer.loss)
+        return layer._compute(layer._batch(hidden_TBD, target_TB, mask_TB), layer._settings)
 
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=may_change)
     for size in (B, B - 1):
@@ -348,7 +348,8 @@ def test_a_target_that_is_no_word_is_nan_alone(name: str, monkeypatch: pytest.Mo
     wrong_TB[2, 1] = True
     assert mask_TB is not None
     left_out_TB = compute(layer, hidden_TBD, target_TB, mask_TB & ~wrong_TB)
-    monkeypatch.setattr(OutputBatch, "words", lambda batch: Words(batch.target_TB, mask_TB & ~wrong_TB, wrong_TB))
+    counts_TB = mask_TB.double().masked_fill(wrong_TB, torch.nan)
+    monkeypatch.setattr(OutputBatch, "words", lambda batch: Words(batch.target_TB, counts_TB))
     with monkeypatched_compiling():
         found_TB = compute(layer, hidden_TBD, target_TB, mask_TB)
         assert torch.equal(found_TB.isnan(), wrong_TB)

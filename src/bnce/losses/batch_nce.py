@@ -61,7 +61,7 @@ def batch_nce(batch: OutputBatch, record: Any) -> Tensor:
         sparse=batch.sparse,
         is_exact=True,
     )
-    return score(batch.hidden_TBD, batch.weight_VD, batch.bias_V, batch.log_z, scoring)
+    return score(batch.hidden_TBD, batch.weight_VD, batch.bias_V, batch.log_z, None, scoring)
 
 
 def columns(batch: OutputBatch, num_drawn: int) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -90,7 +90,7 @@ def columns(batch: OutputBatch, num_drawn: int) -> tuple[Tensor, Tensor, Tensor 
         return column_TM, shift_TM, None
     # A position that does not count is no noise to others either. Drawn words always are.
     shift_TM = shift_TM.masked_fill(F.pad(~counted.valid_TB, (0, num_drawn)), -torch.inf)
-    return column_TM, shift_TM, words._replace(valid_TB=counted.valid_TB).counts(batch.score_dtype)
+    return column_TM, shift_TM, words.that_count(counted.valid_TB).counts_TB
 
 
 def log_mixture(log_batch_TM: Tensor, log_drawn_TM: Tensor, log_num_noise: Tensor | float, num_drawn: int) -> Tensor:

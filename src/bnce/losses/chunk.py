@@ -51,14 +51,19 @@ def chunk(batch: OutputBatch, record: Any) -> Tensor:
         shift_U = shift_U - counted.log_num_noise
     return scored(
         batch,
-        words._replace(valid_TB=counted.valid_TB),
-        functools.partial(classification_or_ranking, beta=record.beta, penalty=record.penalty),
+        words.that_count(counted.valid_TB),
+        functools.partial(
+            classification_or_ranking,
+            count_U=found.count_U,
+            own=found.own,
+            beta=record.beta,
+            penalty=record.penalty,
+        ),
         log_z=batch.log_z,
         word_PM=found.word_U.unsqueeze(0),
         shift_PM=shift_U.where(found.count_U > 0, -torch.inf).unsqueeze(0),
         shift_TB=shift_TB,
         rows=(found.column_TB, found.stream_TB),
-        shared=(found.count_U, *found.own),
     )
 
 
@@ -136,7 +141,7 @@ def _different_words(target_TB: Tensor, counted: Counted, dtype: torch.dtype) ->
 
 
 def classification_or_ranking(
-    block: Block, count_U: Tensor, own: Tensor, *others: Tensor, beta: float, penalty: float
+    block: Block, *, count_U: Tensor, own: tuple[Tensor, ...], beta: float, penalty: float
 ) -> Tensor:
     """Turn products into gradients of the scores, and give the loss of each row.
 
@@ -145,22 +150,20 @@ def classification_or_ranking(
     if usable(block.product_PRM):
         from bnce.kernels.chunk import classification_or_ranking as fast
 
-        return fast(block, count_U, own, beta=beta, penalty=penalty)
+        return fast(block, count_U, own[0], beta=beta, penalty=penalty)
     target_R1, stream_R = block.rows[0][0].unsqueeze(1), block.rows[1][0]
     score_RU = scores(block)[0]
-    missing = score_RU.shape[1] - count_U.shape[0]
-    count_U = F.pad(count_U, (0, missing)) if missing else count_U
     target_score_R1 = score_RU.gather(1, target_R1)
-    if others:
+    if is_merged := len(own) > 1:
         # Equal words of a stream write equal values below.
-        own_RL, others_RL, once_RL = (part_LS[:, stream_R].t() for part_LS in (own, *others))
+        own_RL, others_RL, once_RL = (part_LS[:, stream_R].t() for part_LS in own)
         own_score_RL = score_RU.gather(1, own_RL)
     else:
-        score_RU.masked_fill_(stream_R.unsqueeze(1) == F.pad(own, (0, missing), value=-1), -torch.inf)
+        score_RU.masked_fill_(stream_R.unsqueeze(1) == own[0], -torch.inf)
     loss_R1, gradient_RU = torch.zeros_like(target_score_R1), None
     if beta < 1:
         weighted_RU = score_RU + count_U.log() if beta else score_RU.add_(count_U.log())
-        if others:
+        if is_merged:
             weighted_RU.scatter_(1, own_RL, own_score_RL + others_RL.log())
         estimate_R1 = shares_(weighted_RU.unsqueeze(0))[0]
         lead_R1 = estimate_R1 - target_score_R1
@@ -169,12 +172,12 @@ def classification_or_ranking(
         gradient_RU = weighted_RU.mul_(push_R1 + (1 - beta) * 2 * penalty * estimate_R1)
         gradient_RU.scatter_add_(1, target_R1, -push_R1)
     if beta > 0:
-        if others:
+        if is_merged:
             score_RU.scatter_(1, own_RL, -torch.inf)
         loss_R1 = loss_R1 + beta * torch.mv(F.softplus(score_RU), count_U).unsqueeze(1)
         loss_R1 = loss_R1 + beta * F.softplus(-target_score_R1)
         sigma_RU = score_RU.sigmoid_().mul_(beta * count_U)
-        if others:
+        if is_merged:
             loss_R1 = loss_R1 + beta * (once_RL * F.softplus(own_score_RL)).sum(1, keepdim=True)
             sigma_RU.scatter_(1, own_RL, beta * others_RL * torch.sigmoid(own_score_RL))
         sigma_RU.scatter_add_(1, target_R1, -beta * torch.sigmoid(-target_score_R1))

@@ -9,10 +9,8 @@ Legend: N positions, K words per position, D hidden, V vocabulary, R rows of wei
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -23,7 +21,7 @@ from bnce.noise import Noise, Running
 
 
 class ExactLayer(nn.Module, ABC):
-    """Finds the rows of a word's choices. Made of the counts of words, which are not part of a state_dict."""
+    """Finds the rows of a word's choices, by the counts of words."""
 
     num_rows: int  # R
     parts = "part"  # what has a capacity
@@ -42,32 +40,22 @@ class ExactLayer(nn.Module, ABC):
             probs_V = noise.log_target_probs().detach().cpu().double().exp().numpy()
             self.probs_V = probs_V / probs_V.sum()
         self.capacities: Sequence[int] | None = None
-        self._kept: dict[str, np.ndarray] = {}
+        self._kept: dict[str, Tensor] = {}
 
     def keep(self, name: str, values: np.ndarray | None) -> None:
-        """Keep numbers that follow from the counts; None: on a device without values."""
+        """Keep numbers that follow from the counts; None: the noise has no values.
+
+        They are no buffers: `to_empty` would lose them, and `from_pretrained` of transformers put empty memory there.
+        """
         kept = torch.empty(self.vocab_size, device="meta") if values is None else torch.from_numpy(values)
-        if values is not None:
-            self._kept[name] = values
-        self.register_buffer(name, kept, persistent=False)
+        self._kept[name] = kept
+        setattr(self, name, kept)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move as any module does, but keep these numbers: `to_empty` would lose them, a narrow type round them."""
-        super()._apply(fn, recurse)
-        for name in self._kept:
-            self._remake(name)
-        return self
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Keep these numbers where one is replaced: `from_pretrained` of transformers puts empty memory there."""
-        super().__setattr__(name, value)
-        if isinstance(value, Tensor) and name in self._kept:
-            self._remake(name)
-
-    def _remake(self, name: str) -> None:
-        device = self._buffers[name].device  # type: ignore[union-attr]
-        if device.type != "meta":
-            self._buffers[name] = torch.from_numpy(self._kept[name]).to(device)
+    def bring(self, device: torch.device) -> None:
+        """Have these numbers on the device that the next step computes on."""
+        for name, kept in self._kept.items():
+            if getattr(self, name).device != device:
+                setattr(self, name, kept.to(device))
 
     @abstractmethod
     def start_(self, bias_R: Tensor) -> None:
@@ -86,37 +74,26 @@ class ExactLayer(nn.Module, ABC):
         """Compute ln p of every word for a few positions (N, V), in float32."""
 
     def place(self, places_CV: np.ndarray | None, num_parts: int) -> None:
-        """Say how many places a word takes, as a target, in each part whose size in a step must not depend on the data.
-
-        None: the noise has no values.
-        """
+        """Say how many places a word takes, as a target, in each part that can have a capacity."""
         self.places_CV = places_CV
+        self._largest: list[int] = [] if places_CV is None else places_CV.max(axis=1).tolist()
         self.keep("most_C", np.zeros(num_parts, dtype=np.int64))
-        if places_CV is not None:
-            assert self.probs_V is not None
-            self._largest: list[int] = places_CV.max(axis=1).tolist()
-            self._means: list[float] = (places_CV @ self.probs_V).tolist()
-            self._squares: list[float] = (places_CV.astype(np.float64) ** 2 @ self.probs_V).tolist()
 
     def choose_sizes(self, needed_C: Tensor, num_positions: int) -> list[int]:
         """Give the size of each part in this step, of which so many places are needed.
 
-        It is the part's capacity. Where nobody has counted the text, it is as many places as targets that follow the
-        frequencies need, with a margin; on a CPU it is what this chunk needs.
+        Without capacities a GPU's host has to wait for the needed ones, and compiled code has places for every target.
         """
-        if self.capacities is not None:
-            wanted = list(self.capacities)
-        elif needed_C.device.type == "cpu" and not torch.compiler.is_compiling():
-            wanted = needed_C.tolist()
+        limits = [num_positions * most for most in self._largest]
+        if self.capacities is None:
+            sizes = limits if torch.compiler.is_compiling() else needed_C.tolist()
         else:
-            wanted = [
-                math.ceil(1.25 * num_positions * mean + 6 * math.sqrt(num_positions * square) + largest)
-                for mean, square, largest in zip(self._means, self._squares, self._largest, strict=True)
-            ]
+            sizes = list(self.capacities)
         # One place at least, so that the parameters of every part have a gradient.
-        sizes = [min(max(1, size), num_positions * most) for size, most in zip(wanted, self._largest, strict=True)]
-        lacking = [torch.where(needed > size, needed, 0) for needed, size in zip(needed_C, sizes, strict=True)]
-        self.most_C.copy_(torch.maximum(self.most_C, torch.stack(lacking)))
+        sizes = [min(max(1, size), limit) for size, limit in zip(sizes, limits, strict=True)]
+        if self.capacities is not None:
+            lacking = [torch.where(needed > size, needed, 0) for needed, size in zip(needed_C, sizes, strict=True)]
+            self.most_C.copy_(torch.maximum(self.most_C, torch.stack(lacking)))
         return sizes
 
     def check(self) -> None:
@@ -124,13 +101,11 @@ class ExactLayer(nn.Module, ABC):
         for part, most in enumerate(self.most_C.tolist()):
             if most:
                 self.most_C.zero_()
-                given = "targets that follow the noise need"
-                if self.capacities is not None:
-                    given = f"capacities say ({self.capacities[part]})"
+                assert self.capacities is not None
                 raise UserError(
                     f"The targets of an earlier step needed {most} places in {self.parts} {part + 1}, more than "
-                    f"{given}, so its loss was NaN. Give larger capacities, one number per {self.parts}, or noise with "
-                    "the counts of these targets."
+                    f"capacities say ({self.capacities[part]}), so its loss was NaN. Give larger capacities, one "
+                    f"number per {self.parts}."
                 )
 
 

@@ -53,35 +53,41 @@ class OutputBatch:
         )
 
     def words(self) -> Words:
-        """Give targets that can be looked up, and which positions have one."""
+        """Give targets that can be looked up, and which positions count."""
         target_TB, valid_TB = self.target_TB, self.valid_TB
-        if target_TB.device.type == "cpu" or torch.compiler.is_compiling():  # where what is no word was refused
-            return Words(target_TB if valid_TB is None else torch.where(valid_TB, target_TB, 0), valid_TB, None)
-        is_word_TB = (target_TB >= 0) & (target_TB < len(self.noise))
-        found_TB = is_word_TB if valid_TB is None else is_word_TB & valid_TB
-        wrong_TB = ~is_word_TB if valid_TB is None else valid_TB & ~is_word_TB
-        return Words(torch.where(found_TB, target_TB, 0), found_TB, wrong_TB)
+        is_refused = target_TB.device.type == "cpu" or torch.compiler.is_compiling()  # what is no word, before
+        if is_refused and valid_TB is None:
+            return Words(target_TB, None)
+        counts_TB = torch.ones(target_TB.shape, dtype=self.score_dtype, device=target_TB.device)
+        if not is_refused:
+            counts_TB = counts_TB.masked_fill((target_TB < 0) | (target_TB >= len(self.noise)), torch.nan)
+        if valid_TB is not None:
+            counts_TB = counts_TB.masked_fill(~valid_TB, 0.0)
+        return Words(torch.where(counts_TB == 1, target_TB, 0), counts_TB)
 
 
-class Words(NamedTuple):
-    """The targets of a batch."""
+@dataclass
+class Words:
+    """The targets of a batch, and what becomes of their losses."""
 
     target_TB: Tensor  # word 0 where a position does not count, or its target is no word
-    valid_TB: Tensor | None  # where a target counts and is a word; None: everywhere
-    wrong_TB: Tensor | None  # where a target counts but is no word; None: nowhere
+    counts_TB: Tensor | None  # 1 where a position counts, 0 where it does not, NaN where it has no word; None: all 1
 
-    def counts(self, dtype: torch.dtype) -> Tensor:
-        """Say in one number what becomes of a position's loss: 1 it counts, 0 it does not, NaN it has no word."""
-        assert self.valid_TB is not None
-        counts_TB = self.valid_TB.to(dtype)
-        return counts_TB if self.wrong_TB is None else counts_TB.masked_fill(self.wrong_TB, torch.nan)
+    @property
+    def valid_TB(self) -> Tensor | None:  # noqa: N802 (a shape)
+        """Where a target counts and is a word; None: everywhere."""
+        return None if self.counts_TB is None else self.counts_TB == 1
+
+    def that_count(self, valid_TB: Tensor | None) -> Words:
+        """Leave out other positions; None: none."""
+        if valid_TB is None:
+            return self
+        return Words(self.target_TB, valid_TB.float() if self.counts_TB is None else self.counts_TB * valid_TB)
 
     def where_counted(self, loss: Tensor) -> Tensor:
         """Give a loss (T, B) or (N,) as (T, B): 0 where a position does not count, NaN where it has no word."""
         loss_TB = loss.reshape(self.target_TB.shape)
-        if self.valid_TB is None:
-            return loss_TB
-        return torch.where(self.valid_TB, loss_TB, 0.0 if self.wrong_TB is None else self.counts(loss_TB.dtype))
+        return loss_TB if self.counts_TB is None else torch.where(self.counts_TB == 1, loss_TB, self.counts_TB)
 
 
 class Counted(NamedTuple):

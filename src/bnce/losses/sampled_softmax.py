@@ -26,6 +26,7 @@ Legend: T time steps, B streams, N = T·B positions, R rows of a block, C column
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -36,6 +37,7 @@ from torch import Tensor
 from bnce.kernels import usable
 from bnce.losses.loss import OutputBatch
 from bnce.losses.scored import Block, finish, scored, scores, shares_
+from bnce.machine.precision import at_least_float32
 from bnce.noise import Noise, Tries
 
 LEAST = -1e30  # stands for ln 0 where two of them would be subtracted
@@ -51,20 +53,26 @@ def sampled_softmax(batch: OutputBatch, record: Any) -> Tensor:
     is_word_C = None
     if tries is not None:
         word_C, is_word_C = first_of_each(word_C, tries.max_distinct)
-    shift_C = -log_expected(batch.noise, word_C, record.num_noise, tries)
+    # Targets and drawn words are read together: one gather from a table gives one gradient.
+    word_M = torch.cat([words.target_TB.reshape(-1), word_C])
+    sizes = words.target_TB.numel(), len(word_C)
+    weight_MD, bias_M = batch.output_rows(word_M)
+    offset_M = at_least_float32(bias_M) - log_expected(batch.noise, word_M, record.num_noise, tries)
+    (own_weight_ND, weight_CD), (own_offset_N, offset_C) = weight_MD.split(sizes), offset_M.split(sizes)
+    hidden_ND = at_least_float32(batch.hidden_TBD.flatten(0, 1))
+    with torch.autocast(hidden_ND.device.type, enabled=False):  # which would make it a narrow product
+        own_N = torch.linalg.vecdot(hidden_ND, at_least_float32(own_weight_ND)) + own_offset_N
     return scored(
         batch,
         words,
-        ranking,
-        word_PM=word_C.unsqueeze(0),
-        shift_PM=(shift_C if is_word_C is None else shift_C.where(is_word_C, -torch.inf)).unsqueeze(0),
-        own_shift_TB=-log_expected(batch.noise, words.target_TB, record.num_noise, tries),
+        functools.partial(ranking, word_C=None if tries is None else word_C),
+        tables=(weight_CD, offset_C if is_word_C is None else offset_C.where(is_word_C, -torch.inf)),
+        own_TB=own_N,
         rows=() if tries is None else (words.target_TB,),
-        shared=() if tries is None else (word_C,),
     )
 
 
-def ranking(block: Block, *word_C: Tensor) -> Tensor:
+def ranking(block: Block, *, word_C: Tensor | None) -> Tensor:
     """Turn products and own scores into gradients, and give the loss of each row.
 
     `word_C` are the words of the columns where hits have no part; `rows` are then the words of the targets.
@@ -72,12 +80,11 @@ def ranking(block: Block, *word_C: Tensor) -> Tensor:
     if usable(block.product_PRM):
         from bnce.kernels.sampled_softmax import ranking as fast
 
-        return fast(block, *word_C)
+        return fast(block, *(() if word_C is None else (word_C,)))
     score_1RC, own_1R = scores(block), block.own_PR
     assert own_1R is not None
-    for word in word_C:
-        is_hit_1RC = block.rows[0].unsqueeze(2) == F.pad(word, (0, score_1RC.shape[2] - word.shape[0]), value=-1)
-        score_1RC.masked_fill_(is_hit_1RC, -torch.inf)
+    if word_C is not None:
+        score_1RC.masked_fill_(block.rows[0].unsqueeze(2) == word_C, -torch.inf)
     total_1R1 = shares_(score_1RC)
     is_nothing_1R1 = total_1R1 == -torch.inf
     lead_1R = total_1R1.squeeze(2).clamp(min=LEAST) - own_1R

@@ -10,9 +10,9 @@ and its products become their gradients in place.
 The forward pass forms the gradients of the sum, too. If all positions have the same weight, as in a sum or a mean, the
 backward pass only scales them by it; else it visits the blocks again, which costs one product more.
 
-A rule is called with a `Block` and the loss's own tensors, and does all between the two products:
+A rule is called with a `Block` and does all between the two products:
 
-    rule(block, *shared) -> loss_PR
+    rule(block) -> loss_PR
 
 It reads `product_PRM`, adds `offset_PM` and `shift_PR`, writes the gradient of the scores into `gradient_PRM` (which is
 the memory of the products unless their types differ), turns `own_PR` into the gradient of its scores, and gives the
@@ -22,7 +22,7 @@ rule must find nothing there. `counts_PR` is 1 where a row counts; where it does
 its plain rule.
 
 Legend: P problems with columns of their own (the T time steps, or 1), R rows of each (its positions), M columns of
-each, D hidden, E = D padded, V rows of the tables, N positions.
+each, D hidden, E = D or with padding, V rows of the tables, N positions.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bnce.errors import UserError
 from bnce.kernels import usable
 from bnce.losses.loss import OutputBatch, Words
-from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
+from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype
+from bnce.rows import gather as read_rows
 from bnce.rows import table_gradient
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
 MAX_SCORES = {"cpu": 2**21, "cuda": 2**25}
-# The same where every word is a column, of which a block has few positions.
+# The same where every row of the tables is a column, of which a block has few positions.
 MAX_LOGITS = {"cpu": 2**22, "cuda": 2**31}
 
 
@@ -61,7 +61,7 @@ class Block(NamedTuple):
     rows: tuple[Tensor, ...]  # (P, R) what else there is for each row
 
 
-Rule = Callable[..., Tensor]
+Rule = Callable[[Block], Tensor]
 
 
 @dataclass
@@ -73,10 +73,7 @@ class Scoring:
     shift_PM: Tensor | None = None
     shift_PR: Tensor | None = None
     counts_PR: Tensor | None = None
-    own_word_PR: Tensor | None = None  # the rows' own targets, where they are scored apart because they are no columns
-    own_shift_PR: Tensor | None = None  # which own targets have instead of −ln Z and a shift
     rows: Sequence[Tensor] = ()
-    shared: Sequence[Tensor] = ()
     place_R: Tensor | None = None  # where among N positions each row's loss is added; None: rows are the positions
     num_positions: int = 0
     sparse: bool = False  # gradients of the tables by row
@@ -88,48 +85,51 @@ def scored(
     words: Words,
     rule: Rule,
     *,
+    tables: tuple[Tensor, Tensor] | None = None,
     log_z: Tensor | None = None,
+    own_TB: Tensor | None = None,
     shift_TB: Tensor | None = None,
-    own_shift_TB: Tensor | None = None,
     rows: Sequence[Tensor] = (),
     **others: Any,
 ) -> Tensor:
     """Compute the loss of every position (T, B) against columns that all positions share.
 
-    On a CPU only positions that count become rows. `rows` are (T, B) here; `others` are fields of `Scoring`.
+    On a CPU only positions that count become rows. `tables` are others than the layer's; `own_TB` are scores of own
+    targets, which have a gradient. `rows` are (T, B) here; `others` are fields of `Scoring`.
     """
-    hidden_ND, target_TB, place_R, counts_1N = batch.hidden_TBD.flatten(0, 1), words.target_TB, None, None
-    if words.valid_TB is not None and (target_TB.device.type != "cpu" or torch.compiler.is_compiling()):
-        counts_1N = words.counts(batch.score_dtype).reshape(1, -1)
-    elif words.valid_TB is not None:
-        (place_R,) = torch.nonzero(words.valid_TB.reshape(-1), as_tuple=True)
-        hidden_ND = hidden_ND.index_select(0, place_R)
+    hidden_ND, place_R, counts_PR = batch.hidden_TBD.flatten(0, 1), None, words.counts_TB
+    if counts_PR is not None and counts_PR.device.type == "cpu" and not torch.compiler.is_compiling():
+        (place_R,) = torch.nonzero(counts_PR.reshape(-1) == 1, as_tuple=True)
+        hidden_ND, counts_PR = hidden_ND.index_select(0, place_R), None
 
-    def flat(values_TB: Tensor) -> Tensor:
-        return values_TB.reshape(1, -1) if place_R is None else values_TB.reshape(1, -1).index_select(1, place_R)
+    def flat(values_TB: Tensor | None) -> Any:
+        values_1N = None if values_TB is None else values_TB.reshape(1, -1)
+        return values_1N if values_1N is None or place_R is None else values_1N.index_select(1, place_R)
 
     scoring = Scoring(
         rule,
-        counts_PR=counts_1N,
-        own_word_PR=None if own_shift_TB is None else flat(target_TB),
-        own_shift_PR=None if own_shift_TB is None else flat(own_shift_TB),
-        shift_PR=None if shift_TB is None else flat(shift_TB),
+        shift_PR=flat(shift_TB),
+        counts_PR=flat(counts_PR),
         rows=tuple(flat(values_TB) for values_TB in rows),
         place_R=place_R,
-        num_positions=target_TB.numel(),
+        num_positions=words.target_TB.numel(),
         sparse=batch.sparse,
         **others,
     )
-    return score(hidden_ND.unsqueeze(0), batch.weight_VD, batch.bias_V, log_z, scoring).view(target_TB.shape)
+    weight_MD, bias_M = (batch.weight_VD, batch.bias_V) if tables is None else tables
+    loss = score(hidden_ND.unsqueeze(0), weight_MD, bias_M, log_z, flat(own_TB), scoring)
+    return loss.view(words.target_TB.shape)
 
 
-def score(hidden_PRD: Tensor, weight_VD: Tensor, bias_V: Tensor, log_z: Tensor | None, scoring: Scoring) -> Tensor:
+def score(
+    hidden_PRD: Tensor, weight_VD: Tensor, bias_V: Tensor, log_z: Tensor | None, own_PR: Tensor | None, scoring: Scoring
+) -> Tensor:
     """Compute the loss of every row (P, R), or where rows have places of every position (N,)."""
     # Asked here, because inside a Function gradients always look switched off. A compiler does not know the weights of
     # positions, so compiled code forms the gradients in its backward pass.
     wants_gradients = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    dtype = product_dtype(weight_VD)
-    loss: Tensor = _Scored.apply(hidden_PRD, weight_VD, bias_V, log_z, scoring, dtype, wants_gradients)
+    tables = hidden_PRD, weight_VD, bias_V, log_z, own_PR
+    loss: Tensor = _Scored.apply(*tables, scoring, product_dtype(weight_VD), wants_gradients)
     return loss
 
 
@@ -137,6 +137,7 @@ class _Scored(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *tables, scoring, dtype, wants_gradients = arguments
+        loss_PR: Tensor
         loss_PR, *sums = _visit(tables, scoring, dtype, None, wants_gradients and any(ctx.needs_input_grad))
         ctx.scoring, ctx.dtype, ctx.num_sums = scoring, dtype, len(sums)
         ctx.save_for_backward(*sums, *tables)
@@ -155,23 +156,25 @@ class _Scored(torch.autograd.Function):
             )
         scoring: Scoring = ctx.scoring
         saved, (weight_of,) = ctx.saved_tensors, grads  # to be asked for once: checkpointing computes them again
-        sums, (hidden_PRD, weight_VD, bias_V, log_z) = saved[: ctx.num_sums], saved[ctx.num_sums :]
+        sums, tables = saved[: ctx.num_sums], saved[ctx.num_sums :]
+        hidden_PRD, weight_VD, bias_V, log_z, _ = tables
         place_R = scoring.place_R
         weight_PR = weight_of if place_R is None else weight_of.index_select(0, place_R).unsqueeze(0)
         factor = weight_PR[:1, :1].sum()  # 0 where there are no positions
         if not sums or not _is_even(weight_of, weight_PR):
-            if weight_PR.numel():  # of the size of 1, so that a narrow type holds their products with hidden rows
+            if weight_PR.numel():  # of the size of 1, so that a narrow type holds their products with gradients
                 factor = weight_PR.abs().amax().clamp(min=1e-30)
-            _, *sums = _visit(saved[ctx.num_sums :], scoring, ctx.dtype, weight_PR / factor, True)
-        hidden_grad, row_grad_MD, bias_grad_M = (part * factor for part in sums)
-        log_z_grad = None if log_z is None else -bias_grad_M.sum().to(log_z.dtype)
+            _, *sums = _visit(tables, scoring, ctx.dtype, weight_PR / factor, True)
+        hidden_grad, row_grad_PMD, bias_grad_PM = (part * factor for part in sums[:3])
+        own_grad = None if sums[3] is None else sums[3] * factor
+        log_z_grad = None if log_z is None else -bias_grad_PM.sum().to(log_z.dtype)
         table_grads: list[Tensor | None] = []
-        for number, (table, grad) in enumerate(((weight_VD, row_grad_MD), (bias_V, bias_grad_M)), start=1):
-            of_table = grad.to(table.dtype)
+        for number, (table, grad) in enumerate(((weight_VD, row_grad_PMD), (bias_V, bias_grad_PM)), start=1):
+            of_table = grad.flatten(0, 1).to(table.dtype)
             if scoring.word_PM is not None and ctx.needs_input_grad[number]:
-                of_table = table_gradient(table.shape, _all_words(scoring), of_table, sparse=scoring.sparse)
+                of_table = table_gradient(table.shape, scoring.word_PM.reshape(-1), of_table, sparse=scoring.sparse)
             table_grads.append(of_table if ctx.needs_input_grad[number] else None)
-        return hidden_grad.to(hidden_PRD.dtype), *table_grads, log_z_grad, None, None, None
+        return hidden_grad.to(hidden_PRD.dtype), *table_grads, log_z_grad, own_grad, None, None, None
 
 
 def _is_even(weight_of: Tensor, weight_PR: Tensor) -> bool:
@@ -183,29 +186,25 @@ def _is_even(weight_of: Tensor, weight_PR: Tensor) -> bool:
 
 def _visit(
     tables: Sequence[Any], scoring: Scoring, dtype: torch.dtype, weight_PR: Tensor | None, wants_gradients: bool
-) -> tuple[Tensor, ...]:
-    """Give the losses (P, R), and if they are wanted the gradients of hidden rows, output rows, and biases.
+) -> tuple[Any, ...]:
+    """Give the losses (P, R), and if they are wanted the gradients of hidden rows, columns, biases and own scores.
 
-    Rows of the tables come in the order of `_all_words`. `weight_PR` are the weights of positions; None: 1.
+    `weight_PR` are the weights of positions; None: 1.
     """
-    hidden_PRD, weight_VD, bias_V, log_z = tables
+    hidden_PRD, weight_VD, bias_V, log_z, own_PR = tables
     (P, R, D), device = hidden_PRD.shape, hidden_PRD.device
-    num_columns = len(weight_VD) if scoring.word_PM is None else scoring.word_PM.shape[1]
     with torch.autocast(device.type, enabled=False):
-        hidden_PRE, row_ME, offset_PM, own_PR, has_ones = _read(hidden_PRD, weight_VD, bias_V, log_z, scoring, dtype)
-        num_own, (M, E) = 0 if own_PR is None else R, (offset_PM.shape[1], row_ME.shape[1])
-        row_PME = row_ME[num_own:].view(P, M, E)
+        hidden_PRE, row_PME, offset_PM = _read(hidden_PRD, weight_VD, bias_V, log_z, scoring, dtype)
+        _, M, E = row_PME.shape
         make = functools.partial(torch.zeros if P * R == 0 else torch.empty, dtype=sum_dtype(dtype), device=device)
-        loss_PR = make(P, R)
+        loss_PR, own_PR = make(P, R), None if own_PR is None else own_PR.clone()  # its gradients take their place
         if wants_gradients:
-            weighted_PRE = hidden_PRE if weight_PR is None else (hidden_PRE * weight_PR.unsqueeze(2)).to(dtype)
-            hidden_grad_PRE = torch.empty_like(hidden_PRE)
-            row_grad_ME, bias_grad_M = make(num_own + P * M, E), make(num_own + P * M)
-            row_grad_PME, bias_grad_PM = row_grad_ME[num_own:].view(P, M, E), bias_grad_M[num_own:].view(P, M)
+            hidden_grad_PRE, row_grad_PME = torch.empty_like(hidden_PRE), make(P, M, E)
+            bias_grad_PM = torch.zeros(P, M, dtype=sum_dtype(dtype), device=device)
         memory: Tensor | None = None
         limits = MAX_LOGITS if scoring.word_PM is None else MAX_SCORES
         for here in _blocks(P, R, M, limits.get(device.type, limits["cuda"])):
-            hidden_pre, row_pME, is_first = hidden_PRE[here], row_PME[here[0]], here[1].start == 0
+            hidden_pre, row_pME = hidden_PRE[here], row_PME[here[0]]
             shape = *hidden_pre.shape[:2], M
             memory = torch.empty(math.prod(shape), dtype=dtype, device=device) if memory is None else memory
             gradient_PRM = memory[: math.prod(shape)].view(shape)
@@ -217,101 +216,55 @@ def _visit(
             shift_pr, counts_pr, own_pr = (None if part is None else part[here] for part in of_rows)
             rows = tuple(part[here] for part in scoring.rows)
             block = Block(product_PRM, gradient_PRM, offset_PM[here[0]], shift_pr, counts_pr, own_pr, rows)
-            loss_PR[here] = scoring.rule(block, *scoring.shared)
+            loss_PR[here] = scoring.rule(block)
             if not wants_gradients:
                 continue
+            if weight_PR is not None:
+                gradient_PRM.mul_(weight_PR[here].unsqueeze(2))
             _multiply(gradient_PRM, row_pME, hidden_grad_PRE[here])  # Eq. (11)
-            _multiply(gradient_PRM.mT, weighted_PRE[here], row_grad_PME[here[0]], adds=not is_first)  # Eq. (9)
-            if not has_ones:  # Eq. (10)
-                if weight_PR is None:
-                    bias_pM = gradient_PRM.sum(1)
-                else:
-                    bias_pM = torch.matmul(weight_PR[here].to(dtype).unsqueeze(1), gradient_PRM).squeeze(1)
-                bias_grad_PM[here[0]] = bias_pM if is_first else bias_grad_PM[here[0]] + bias_pM
+            _multiply(gradient_PRM.mT, hidden_pre, row_grad_PME[here[0]], adds=here[1].start > 0)  # Eq. (9)
+            if E == D:  # Eq. (10)
+                bias_grad_PM[here[0]] += gradient_PRM.sum(1, dtype=bias_grad_PM.dtype)
         if not wants_gradients:
             return (loss_PR,)
-        if has_ones:
-            bias_grad_PM.copy_(row_grad_PME[..., D])
-        if own_PR is not None:
-            weighted_R1 = (own_PR if weight_PR is None else own_PR * weight_PR).mT
-            torch.mul(weighted_R1, hidden_PRE[0], out=row_grad_ME[:num_own])
-            bias_grad_M[:num_own] = weighted_R1.squeeze(1)
-            hidden_grad_PRE[0].addcmul_(own_PR.mT.to(dtype), row_ME[:num_own])
-        if weight_PR is not None:
-            hidden_grad_PRE.mul_(weight_PR.unsqueeze(2))
-        if P > 1:  # without the padding of columns
-            row_grad_ME = row_grad_PME[:, :num_columns].reshape(-1, E)
-            bias_grad_M = bias_grad_PM[:, :num_columns].reshape(-1)
-        num_rows = num_own + P * num_columns
-        return loss_PR, hidden_grad_PRE[..., :D], row_grad_ME[:num_rows, :D], bias_grad_M[:num_rows]
-
-
-class _Operands(NamedTuple):
-    """What the products of all blocks are made of, in the type of products."""
-
-    hidden_PRE: Tensor
-    row_ME: Tensor  # of own targets, then of all columns with padding
-    offset_PM: Tensor
-    own_PR: Tensor | None
-    has_ones: bool  # beside the hidden rows
+        if own_PR is not None and weight_PR is not None:
+            own_PR.mul_(weight_PR)
+        if E > D:
+            bias_grad_PM = row_grad_PME[..., D]
+        num_columns = len(weight_VD) if scoring.word_PM is None else scoring.word_PM.shape[1]
+        row_grad_PMD, bias_grad_PM = row_grad_PME[:, :num_columns, :D], bias_grad_PM[:, :num_columns]
+        return loss_PR, hidden_grad_PRE[..., :D], row_grad_PMD, bias_grad_PM, own_PR
 
 
 def _read(
     hidden_PRD: Tensor, weight_VD: Tensor, bias_V: Tensor, log_z: Tensor | None, scoring: Scoring, dtype: torch.dtype
-) -> _Operands:
-    """Read the rows of the tables that rows are scored against."""
-    P, R, D = hidden_PRD.shape
-    word_PM, own_PR = scoring.word_PM, scoring.own_shift_PR
-    if word_PM is not None and own_PR is None and P * R and usable(weight_VD):
-        from bnce.kernels.columns import gather
-        from bnce.kernels.columns import widen as fast_widen
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Give hidden rows (P, R, E) and columns (P, M, E) in the type of products, and offsets (P, M)."""
+    (P, R, D), word_PM = hidden_PRD.shape, scoring.word_PM
+    if P * R and usable(weight_VD):
+        from bnce.kernels.columns import gather, widen
 
-        E, M = (_tensor_core_size(size) for size in (D + 1, word_PM.shape[1]))
-        hidden_PRE = fast_widen(hidden_PRD.flatten(0, 1), E, dtype).view(P, R, E)
+        # Ones beside the hidden rows make the gradient of a bias one more column of that of its output row, for
+        # nothing. Tensor cores read 16 bytes at a time, which the rest of the padding is for.
+        word_PM = torch.arange(len(weight_VD), device=weight_VD.device).view(1, -1) if word_PM is None else word_PM
+        E, M = (-(-size // 8) * 8 for size in (D + 1, word_PM.shape[1]))
+        hidden_PRE = widen(hidden_PRD.flatten(0, 1), E, dtype).view(P, R, E)
         offset_PM, row_PME = gather(word_PM, scoring.shift_PM, weight_VD, bias_V, log_z, dtype, width=E, num_columns=M)
-        return _Operands(hidden_PRE, row_PME.view(P * M, E), offset_PM, None, True)
-    num_own = 0 if own_PR is None else R
-    weight_MD, bias_M, num_columns = weight_VD, bias_V, len(weight_VD)
+        return hidden_PRE, row_PME, offset_PM
+    row_PMD, bias_PM = weight_VD.unsqueeze(0), bias_V.unsqueeze(0)
     if word_PM is not None:
-        weight_MD, bias_M = (table.index_select(0, _all_words(scoring)) for table in (weight_VD, bias_V))
-        num_columns = word_PM.shape[1]
-    bias_M = at_least_float32(bias_M)
-    offset_PM = bias_M[num_own:].view(P, num_columns)
+        row_PMD, bias_PM = read_rows(weight_VD, word_PM), read_rows(bias_V, word_PM)
+    offset_PM = at_least_float32(bias_PM)
     if log_z is not None:
         offset_PM = offset_PM - log_z
     if scoring.shift_PM is not None:
         offset_PM = offset_PM + scoring.shift_PM
-    if own_PR is not None:
-        product_R = torch.linalg.vecdot(at_least_float32(hidden_PRD[0]), at_least_float32(weight_MD[:num_own]))
-        own_PR = own_PR + bias_M[:num_own] + product_R
-    # Ones beside the hidden rows make the gradient of a bias one more column of that of its output row, for nothing
-    # on a GPU, and without adding up in a narrow type: a sum in bf16 has lost half of it.
-    if hidden_PRD.device.type == "cpu" and dtype.itemsize >= 4:
-        return _Operands(hidden_PRD.to(dtype), weight_MD.to(dtype), offset_PM, own_PR, False)
-    row_ME = widen(weight_MD, 0.0, dtype)
-    hidden_PRE = widen(hidden_PRD.flatten(0, 1), 1.0, dtype).view(P, R, -1)
-    if dtype.itemsize < 4 and num_columns % 8:  # tensor cores read 16 bytes at a time
-        row_PME = F.pad(row_ME[num_own:].view(P, num_columns, -1), (0, 0, 0, -num_columns % 8))
-        row_ME = torch.cat([row_ME[:num_own], row_PME.flatten(0, 1)])
-        offset_PM = F.pad(offset_PM, (0, -num_columns % 8), value=-torch.inf)
-    return _Operands(hidden_PRE, row_ME, offset_PM, own_PR, True)
-
-
-def _tensor_core_size(size: int) -> int:
-    """Round up to what tensor cores read at a time: 16 bytes."""
-    return -(-size // 8) * 8
-
-
-def _all_words(scoring: Scoring) -> Tensor:
-    """Put own targets and columns in one dimension: one gather from a table has one gradient."""
-    assert scoring.word_PM is not None
-    word_M = scoring.word_PM.reshape(-1)
-    return word_M if scoring.own_word_PR is None else torch.cat([scoring.own_word_PR[0], word_M])
+    return hidden_PRD.to(dtype), row_PMD.to(dtype), offset_PM
 
 
 def _blocks(num_problems: int, num_rows: int, num_columns: int, max_scores: int) -> Iterator[tuple[slice, slice]]:
     """Cut problems, and large ones by their rows, into blocks of equal size, so that the last is not a small one."""
-    if torch.compiler.is_exporting():  # numbers of blocks would fix the sizes
+    if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():  # an export, whose sizes stay open
         yield slice(0, num_problems), slice(0, num_rows)
         return
     if num_problems * num_rows == 0:

@@ -43,19 +43,6 @@ def product_in_float32(left: Tensor, right: Tensor) -> Tensor:
     return multiply(left, right).float()
 
 
-def widen(rows_ND: Tensor, value: float, dtype: torch.dtype) -> Tensor:
-    """Cast rows and add columns up to a width that tensor cores like: the first holds `value`, the rest zeros.
-
-    Ones beside a layer's input make the gradient of its bias one more column of that of its weight, for nothing.
-    """
-    N, D = rows_ND.shape
-    wide = torch.zeros(N, -(-(D + 1) // 8) * 8, dtype=dtype, device=rows_ND.device)
-    wide[:, :D].copy_(rows_ND)
-    if value:
-        wide[:, D].fill_(value)
-    return wide
-
-
 @contextlib.contextmanager
 def float32_products(*, tf32: bool) -> Iterator[None]:
     """Say whether a GPU may round the inputs of float32 products to tf32, until the block ends."""

@@ -1,4 +1,4 @@
-"""What the rest of the network asks of a body, and the ReLu layer that several of them end with.
+"""What the rest of the network asks of a body.
 
 Bodies take plain sizes, and import PyTorch, one another and `bnce.kernels` alone: they work without the rest of bnce.
 
@@ -8,11 +8,7 @@ W words and P states that a branch puts together to B pairs.
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-
-from bnce.kernels import usable
 
 State = tuple[Tensor, ...]
 
@@ -52,12 +48,3 @@ class Body(nn.Module):
         That state may have other parts than `forward` gives: it is there to branch from.
         """
         raise NotImplementedError
-
-
-def dense_relu(input: Tensor, weight_DE: Tensor, bias_D: Tensor) -> Tensor:
-    """Compute max(0, x·W + b) for rows of any shape."""
-    if usable(input, autocast=True):
-        from bnce.kernels.dense import dense_relu as fast
-
-        return fast(input, weight_DE, bias_D)
-    return torch.relu(F.linear(input, weight_DE, bias_D))

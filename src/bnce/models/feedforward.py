@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bnce.models.body import Body, State, dense_relu
+from bnce.models.body import Body, State
+from bnce.models.recurrent import dense_relu
 
 
 class FeedForward(Body):

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bnce.kernels import usable
-from bnce.models.body import Body, State, dense_relu
+from bnce.models.body import Body, State
 
 # Pairs per state from which on a state is multiplied once, and not once for each pair.
 SHARED_STATES = 1.1
@@ -92,6 +92,15 @@ class Recurrent(Body):
 
 
 rnn, lstm = partial(Recurrent, "rnn"), partial(Recurrent, "lstm")
+
+
+def dense_relu(input: Tensor, weight_DE: Tensor, bias_D: Tensor) -> Tensor:
+    """Compute max(0, x·W + b) for rows of any shape."""
+    if usable(input, autocast=True):
+        from bnce.kernels.dense import dense_relu as fast
+
+        return fast(input, weight_DE, bias_D)
+    return torch.relu(F.linear(input, weight_DE, bias_D))
 
 
 def _part(state: State, number: int) -> State:

@@ -17,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bnce import kernels, rows
 from bnce.errors import UserError
-from bnce.losses.exact_layer import ExactLayer
 from bnce.machine.processes import World
 from bnce.noise import Noise
 from bnce.optimisers.gradients import Rows, merged_gradient, merged_rows
@@ -83,7 +82,7 @@ class RowExchange:
             if getattr(module, "sparse", False):
                 named = module.named_parameters(recurse=False, remove_duplicate=False)
                 tables.update({prefix + name: parameter for name, parameter in named if parameter.ndim})
-            if isinstance(module, Noise | ExactLayer):
+            if isinstance(module, Noise):
                 # The tables that every process makes from the same counts; what is counted on the way is DDP's.
                 ignored += [prefix + name for name in module._non_persistent_buffers_set]
         if not tables:
