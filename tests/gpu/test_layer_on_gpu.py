@@ -122,8 +122,6 @@ def test_an_exact_layer_agrees_with_the_cpu() -> None:
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce", "adaptive-softmax"])
 def test_a_captured_call_tells_when_it_is_asked(loss: str) -> None:
     layer, (hidden, target) = make(loss), batch()
-    if layer.structure is not None:
-        layer.configure(capacities=[T * B] * len(layer.structure.most_C))
 
     def run() -> Tensor:
         value = layer(hidden, target)

@@ -7,10 +7,10 @@ a hidden layer that is projected to D / div_value^i units. With k(w) the tail of
     p(w) = head(tail k) · softmax_k(W_k·(P_k·h) + b_k)(w)   for rare ones
 
 Only positions whose target is in a tail compute it. PyTorch's module looks for them with `nonzero`, for which a GPU's
-host has to wait. In training every tail has the capacity for as many positions as a chunk of the text has at most,
-which is counted beforehand; so shapes do not depend on the data and a step can be captured. More positions make the
-loss NaN: they are never left out in silence. Unlike PyTorch's module, tails have biases, so that training starts at
-the unigram model.
+host has to wait. Here every tail has the capacity for as many positions as a chunk of the text has at most, which is
+counted beforehand; so shapes do not depend on the data and a step can be captured. More positions make the loss NaN:
+they are never left out in silence. Unlike PyTorch's module, tails have biases, so that training starts at the unigram
+model.
 
 Legend: N positions, D hidden, V vocabulary, S words of the head, C tails, R = S + C rows of the head, v words and
 d units of a tail, Q the capacity of a tail.

@@ -9,6 +9,7 @@ Legend: N positions, K words per position, D hidden, V vocabulary, R rows of wei
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -74,26 +75,37 @@ class ExactLayer(nn.Module, ABC):
         """Compute ln p of every word for a few positions (N, V), in float32."""
 
     def place(self, places_CV: np.ndarray | None, num_parts: int) -> None:
-        """Say how many places a word takes, as a target, in each part that can have a capacity."""
+        """Say how many places a word takes, as a target, in each part whose size in a step must not depend on the data.
+
+        None: the noise has no values.
+        """
         self.places_CV = places_CV
-        self._largest: list[int] = [] if places_CV is None else places_CV.max(axis=1).tolist()
         self.keep("most_C", np.zeros(num_parts, dtype=np.int64))
+        if places_CV is not None:
+            assert self.probs_V is not None
+            self._largest: list[int] = places_CV.max(axis=1).tolist()
+            self._means: list[float] = (places_CV @ self.probs_V).tolist()
+            self._squares: list[float] = (places_CV.astype(np.float64) ** 2 @ self.probs_V).tolist()
 
     def choose_sizes(self, needed_C: Tensor, num_positions: int) -> list[int]:
         """Give the size of each part in this step, of which so many places are needed.
 
-        Without capacities a GPU's host has to wait for the needed ones, and compiled code has places for every target.
+        It is the part's capacity. Where nobody has counted the text, it is as many places as targets that follow the
+        frequencies need, with a margin; on a CPU it is what this chunk needs.
         """
-        limits = [num_positions * most for most in self._largest]
-        if self.capacities is None:
-            sizes = limits if torch.compiler.is_compiling() else needed_C.tolist()
-        else:
-            sizes = list(self.capacities)
-        # One place at least, so that the parameters of every part have a gradient.
-        sizes = [min(max(1, size), limit) for size, limit in zip(sizes, limits, strict=True)]
         if self.capacities is not None:
-            lacking = [torch.where(needed > size, needed, 0) for needed, size in zip(needed_C, sizes, strict=True)]
-            self.most_C.copy_(torch.maximum(self.most_C, torch.stack(lacking)))
+            sizes = list(self.capacities)
+        elif needed_C.device.type == "cpu" and not torch.compiler.is_compiling():
+            sizes = needed_C.tolist()
+        else:
+            sizes = [
+                math.ceil(1.25 * num_positions * mean + 6 * math.sqrt(num_positions * square) + largest)
+                for mean, square, largest in zip(self._means, self._squares, self._largest, strict=True)
+            ]
+        # One place at least, so that the parameters of every part have a gradient.
+        sizes = [min(max(1, size), num_positions * most) for size, most in zip(sizes, self._largest, strict=True)]
+        lacking = [torch.where(needed > size, needed, 0) for needed, size in zip(needed_C, sizes, strict=True)]
+        self.most_C.copy_(torch.maximum(self.most_C, torch.stack(lacking)))
         return sizes
 
     def check(self) -> None:
@@ -101,11 +113,13 @@ class ExactLayer(nn.Module, ABC):
         for part, most in enumerate(self.most_C.tolist()):
             if most:
                 self.most_C.zero_()
-                assert self.capacities is not None
+                given = "targets that follow the noise need"
+                if self.capacities is not None:
+                    given = f"capacities say ({self.capacities[part]})"
                 raise UserError(
                     f"The targets of an earlier step needed {most} places in {self.parts} {part + 1}, more than "
-                    f"capacities say ({self.capacities[part]}), so its loss was NaN. Give larger capacities, one "
-                    f"number per {self.parts}."
+                    f"{given}, so its loss was NaN. Give larger capacities, one number per {self.parts}, or noise with "
+                    "the counts of these targets."
                 )
 
 
