@@ -91,6 +91,10 @@ class Noise(nn.Module):
     def __len__(self) -> int:
         return len(self.log_probs_V)
 
+    def extra_repr(self) -> str:
+        """Say in `print(model)` how many words there are."""
+        return f"vocab_size={len(self)}"
+
     def log_prob(self, words: Tensor) -> Tensor:
         """Look up ln p_n of each word."""
         return self.log_probs_V[words]

@@ -73,9 +73,9 @@ def test_narrow_products_have_columns_that_tensor_cores_like(monkeypatch: pytest
     widths: list[int] = []
     ranking = sampled_softmax.ranking
 
-    def watched(block: sampled_softmax.Block, *word_C: torch.Tensor) -> torch.Tensor:
+    def watched(block: sampled_softmax.Block, **words: torch.Tensor) -> torch.Tensor:
         widths.append(block.product_PRM.shape[2])
-        return ranking(block, *word_C)
+        return ranking(block, **words)
 
     monkeypatch.setattr(sampled_softmax, "ranking", watched)
     layer = layer_of(4, V, COUNTS, "sampled-softmax", num_noise=5)
