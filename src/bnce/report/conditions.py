@@ -137,8 +137,8 @@ def _differing_settings(rows: Sequence[Row], runs: Sequence[Run]) -> list[str]:
         for table in ("optimiser", "training"):
             for key, value in run.settings(table).items():
                 if key not in _WITHOUT_EFFECT:
-                    labels = found.setdefault(printable(f"{table}.{key}"), {}).setdefault(printable(str(value)), [])
-                    labels.append(row.label)
+                    shown = printable(f"{value:g}" if isinstance(value, float) else str(value))
+                    found.setdefault(printable(f"{table}.{key}"), {}).setdefault(shown, []).append(row.label)
     return [
         f"{name} ({', '.join(f'{value} for {_counted(labels)}' for value, labels in values.items())})"
         for name, values in found.items()
