@@ -88,7 +88,6 @@ def test_two_layers_equal_the_plain_ones(
 
     def run(dtype: torch.dtype, *, fast: bool = False) -> list[Tensor]:
         monkeypatch.setattr("bnce.models.recurrent.usable", lambda tensor, autocast: fast)
-        monkeypatch.setattr("bnce.models.body.usable", lambda tensor, autocast: fast)
         body.to(dtype)
         given = inputs.to(dtype).requires_grad_()
         output, after = body(given, tuple(part.to(dtype) for part in state), *resets)
