@@ -16,12 +16,12 @@ from bnce.corpus import opening
 from bnce.corpus.opening import corpus_setting
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
+from bnce.editing.warm_start import check_same_network, inherited_settings, start_from
 from bnce.errors import DiskFullError, UserError, argument
 from bnce.evaluation import evaluate as measuring
 from bnce.evaluation.breakdown import without_detail
 from bnce.evaluation.evaluate import Evaluation
 from bnce.files import read_object
-from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
 from bnce.machine.processes import World, device_of_process, leave_after_the_first, open_world
 from bnce.machine.threads import num_restarts, started_many
@@ -241,7 +241,7 @@ def _resolve(
         )
     if source is not None:
         model, loss = model or source.config.model.name, loss or source.config.loss.name
-        settings = [*inherited_settings(source.config, model, loss), *settings]
+        settings = [*inherited_settings(source.config, model, loss).items(), *settings]
     config = load_recipe(str(recipe), model=model, loss=loss, corpus=corpus or None, settings=settings)
     if source is not None:
         check_same_network(config, source)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from small_corpus import END, random_ids, small_model
 
-from bnce.calibration.sample import _only, _some_windows
+from bnce.editing.calibrate import EVERY, PER_WINDOW, _choose_windows
 from bnce.evaluation.evaluate import num_read_before
 from bnce.evaluation.windows import WINDOW, in_context, read_windows
 from bnce.machine.processes import World
@@ -21,16 +21,16 @@ from bnce.machine.processes import World
 def test_some_windows_are_spread_and_see_what_is_before_them(body: str) -> None:
     model, ids = small_model(body).eval(), random_ids(4000)
     before = num_read_before(model)
-    read = list(read_windows(model, _some_windows(ids, 5, 64, 2, model.num_context, before), World()))
+    read = list(read_windows(model, _choose_windows(model, ids, 5 * PER_WINDOW, False), World()))
     position_N = torch.cat([part.position_N for part in read]).numpy()
-    assert sum(part.num_scored for part in read) == len(position_N) == len(np.unique(position_N)) == 5 * WINDOW // 64
+    assert sum(part.num_scored for part in read) == len(position_N) == len(np.unique(position_N)) == 5 * PER_WINDOW
     start_W = np.linspace(0, 4000 - before - WINDOW, 5).astype(int)
     assert position_N.min() == before
-    assert position_N.max() > start_W[-1] + before + WINDOW - 2 * 64, "no part of the text is left out"
+    assert position_N.max() > start_W[-1] + before + WINDOW - 2 * EVERY, "no part of the text is left out"
     hidden_ND = torch.cat([part.hidden_ND for part in read])
     assert torch.cat([part.target_N for part in read]).tolist() == ids[position_N].tolist()
     depths = set()
-    for place in range(0, len(position_N), 3):
+    for place in range(0, len(position_N), 11):
         # The start of its window is where reading begins.
         begin = int(start_W[start_W + before <= position_N[place]].max())
         depths.add((position_N[place] - begin - before) // 128)
@@ -46,13 +46,12 @@ def test_some_windows_are_spread_and_see_what_is_before_them(body: str) -> None:
 @torch.no_grad()
 def test_only_some_positions_of_a_text_are_scored() -> None:
     model, ids = small_model("lstm").eval(), random_ids(1400)
-    before, wanted_P = num_read_before(model), np.arange(1400) % 37 == 5
     whole, some = (
         list(read_windows(model, parts, World()))
-        for parts in (in_context(ids, 3, 0, before), _only(in_context(ids, 3, 0, before), wanted_P))
+        for parts in (in_context(ids, 3, 0, num_read_before(model)), _choose_windows(model, ids, 100, False))
     )
     position_N = torch.cat([part.position_N for part in some])
-    assert sorted(position_N.tolist()) == np.flatnonzero(wanted_P).tolist()
+    assert sorted(position_N.tolist()) == np.linspace(0, 1399, 100).astype(int).tolist()
     all_N = torch.cat([part.position_N for part in whole])
     expected_PD = torch.empty(1400, model.output.hidden_size)
     expected_PD[all_N] = torch.cat([part.hidden_ND for part in whole])

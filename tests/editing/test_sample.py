@@ -12,9 +12,7 @@ from export.exported_runs import make_run
 from small_corpus import END, VOCAB_SIZE, random_ids, small_model
 
 from bnce import Corpus, UserError, calibrate, load
-from bnce.calibration.fit import Fit, fit_constant, fit_head, judge
-from bnce.calibration.run import fold
-from bnce.calibration.sample import PER_WINDOW, Sample, draw_sample
+from bnce.editing.calibrate import KINDS, PER_WINDOW, Fit, Sample, draw_sample, fit_head, fold, judge
 from bnce.evaluation.evaluate import evaluate
 
 
@@ -35,7 +33,6 @@ def test_of_a_short_text_every_position_counts(body: str, by_sentence: bool) -> 
     assert sample.log_z_N.mean() == pytest.approx(whole.log_z_mean, rel=1e-9)
     assert sample.log_z_N.std() == pytest.approx(whole.log_z_std, rel=1e-6)
     assert np.exp(-(sample.score_N - sample.log_z_N).mean()) == pytest.approx(whole.ppl_f, rel=1e-9)
-    assert sample.hidden_ND is not None
     with torch.no_grad():
         again_N = model.output.log_normaliser(torch.from_numpy(sample.hidden_ND).float())
     np.testing.assert_allclose(again_N.numpy(), sample.log_z_N, rtol=1e-5)
@@ -79,10 +76,9 @@ def test_texts_share_the_positions_by_their_lengths(lengths: tuple[int, ...], si
     texts = [np.full(length, 3 + number) for number, length in enumerate(lengths)]
     sample = draw(model, *texts, size=size)
     assert len(sample) == min(size, sum(lengths))
-    assert sample.hidden_ND is not None
     assert len(sample.hidden_ND) == len(sample.score_N) == len(sample)
     without = draw(model, *texts, size=size, with_hidden=False)
-    assert without.hidden_ND is None
+    assert without.hidden_ND.shape == (len(sample), 0)
     np.testing.assert_array_equal(without.log_z_N, sample.log_z_N)
     # Every fourth block of at least sixteen can be held out.
     assert sample.block_N.max() >= 15
@@ -138,8 +134,8 @@ def test_a_command_tells_of_positions_that_were_held_out(tmp_path: Path, kind: s
     run = make_run(tmp_path, "lstm").path
     result = calibrate(run, kind=kind, out=tmp_path / "new")
     ids = Corpus.open(tmp_path / "corpus").split("valid")
-    fitted, held_out = draw(load(run).network, ids).halves()
-    fit = fit_head if kind == "head" else fit_constant
+    fitted, held_out = draw(load(run).network, ids).split(3)
+    fit = KINDS[kind]
     assert result.num_held_out == len(held_out)
     assert result.after == judge(held_out, fit(fitted))
     assert result.before == judge(held_out, Fit(9.0))

@@ -44,10 +44,10 @@ def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str,
             "cannot be added after training. Train with another loss."
         )
     new = {word: count for word, count in wanted.items() if word not in run.vocabulary}
-    tensors, metadata = read_weights(run)
-    size_before = sum(tensors[name].numel() for name in TABLES)
-    counts = share_unknown(tensors, run.target_counts, np.array(list(new.values()), dtype=np.float64))
     vocabulary, spelling = Vocabulary([*run.vocabulary.words, *new]), SpellingModel.of_run(run.path)
+    tensors, metadata = read_weights(run)
+    counts = np.append(run.target_counts, np.array(list(new.values()), dtype=np.float64))
+    counts[UNK] *= spread_rows(tensors, run.vocabulary, vocabulary, counts[len(run.vocabulary) :], counts[UNK])
     summary = {
         **read_summary(run.path),
         "vocab_size": len(vocabulary),
@@ -56,11 +56,12 @@ def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str,
     }
     for key in ("num_parameters", "num_table_parameters"):
         if isinstance(summary.get(key), int):
-            summary[key] += sum(tensors[name].numel() for name in TABLES) - size_before
+            summary[key] += len(new) * sum(tensors[name][UNK].numel() for name in TABLES)
     with files.atomic_directory(out) as partial:
         if spelling is not None:
             spelling.leaving_out(vocabulary.words).write(partial / SPELLING_FILE)
-        made = Run.lay_out(partial, run.config, vocabulary, run.normaliser, counts, texts={})
+        rounded = counts.round().astype(np.int64)
+        made = Run.lay_out(partial, run.config, vocabulary, run.normaliser, rounded, texts={})
         save_weights(made, tensors, int(metadata.get("step", 0)), calibration_of(metadata))
         files.write_json(made.path / "summary.json", summary)  # without the figures of the old run's words
     return {
@@ -72,21 +73,22 @@ def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str,
     }
 
 
-def share_unknown(
-    tensors: dict[str, Tensor], counts_V: NDArray[Any], new_counts_A: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Add rows for words that occur so often to the tables of a run; returns the counts of all words."""
-    share_A = new_counts_A / max(float(counts_V[UNK]), float(new_counts_A.sum()) / (1 - KEPT_UNKNOWN))
-    left = 1 - float(share_A.sum())
+def spread_rows(
+    tensors: dict[str, Tensor], known: Vocabulary, words: Vocabulary, count_A: NDArray[np.float64], num_unknown: float
+) -> float:
+    """Give every word its row, and new ones that of `<unk>` with a share of it; returns the share that `<unk>` keeps.
+
+    `<unk>` was a target `num_unknown` times; the new words, in their order, are as frequent as `count_A` says.
+    """
+    share_A = count_A / max(num_unknown, float(count_A.sum()) / (1 - KEPT_UNKNOWN))
+    kept = 1 - float(share_A.sum())
+    row_V = torch.from_numpy(known.encode(words.words))
     for name in TABLES:
-        row = tensors[name][UNK]
-        tensors[name] = torch.cat([tensors[name], row.expand(len(new_counts_A), *row.shape)])
-    bias = tensors["output.bias"]
-    bias[len(counts_V) :] += torch.from_numpy(np.log(share_A)).float()
-    bias[UNK] += math.log(left)
-    counts = np.append(counts_V, new_counts_A)
-    counts[UNK] *= left
-    return counts.round().astype(np.int64)
+        tensors[name] = tensors[name][row_V]
+    new_A, bias_V = torch.nonzero(row_V == UNK)[1:, 0], tensors["output.bias"]  # the first is `<unk>` itself
+    bias_V[new_A] += torch.from_numpy(np.log(share_A)).float()
+    bias_V[UNK] += math.log(kept)
+    return kept
 
 
 def read_new_words(path: str, run: Run) -> dict[str, int]:
