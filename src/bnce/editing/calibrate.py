@@ -123,12 +123,19 @@ def calibrate(
             "calibrate."
         )
     chosen = choose_device(device)
-    names, texts = _open_texts(opened, text, notice)
+    if text is None:
+        check_corpus_is_there(opened.path, opened.config, f"give a text with {argument('text')}")
+        names, parts = [f"valid of {opened.config.corpus}"], [open_part(opened)]
+    else:
+        paths = [text] if isinstance(text, str | Path) else list(text)
+        if not paths:
+            raise UserError(f"There is no text to calibrate on: give {argument('text')}.")
+        names, parts = [str(path) for path in paths], [open_part(opened, text=path, notice=notice) for path in paths]
     if loss.caveat:
         notice(loss.caveat)
     network, metadata = load_model(opened, str(chosen)), read_metadata(opened.path / MODEL_FILE)
-    with_hidden, has_constant, log_z = kind == "head", network.output.normalises, float(network.output.log_z)
-    sample = draw_sample(network, texts, with_hidden=with_hidden, by_sentence=by_sentence, progress=progress)
+    texts, has_constant, log_z = [part.ids for part in parts], network.output.normalises, float(network.output.log_z)
+    sample = draw_sample(network, texts, with_hidden=kind == "head", by_sentence=by_sentence, progress=progress)
     fitted, held_out = sample.split(NUM_FOLDS - 1)
     fit = KINDS[kind]
     final = fit(sample)
@@ -158,19 +165,6 @@ def calibrate(
         rows = pack_rows(network.state_dict(), network.tables(), metadata.get("rows", "float32"))  # in as few bits
         write_tensors(partial / MODEL_FILE, rows, MODEL_FORMAT, metadata)
     return result
-
-
-def _open_texts(
-    run: Run, text: str | Path | Sequence[str | Path] | None, notice: Callable[[str], object]
-) -> tuple[list[str], list[np.ndarray]]:
-    """Give names and ids of the texts."""
-    if text is None:
-        check_corpus_is_there(run.path, run.config, f"give a text with {argument('text')}")
-        return [f"valid of {run.config.corpus}"], [open_part(run).ids]
-    texts = [text] if isinstance(text, str | Path) else list(text)
-    if not texts:
-        raise UserError(f"There is no text to calibrate on: give {argument('text')}.")
-    return [str(one) for one in texts], [open_part(run, text=one, notice=notice).ids for one in texts]
 
 
 @dataclass(frozen=True)

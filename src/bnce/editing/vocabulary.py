@@ -46,8 +46,9 @@ def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str,
     new = {word: count for word, count in wanted.items() if word not in run.vocabulary}
     vocabulary, spelling = Vocabulary([*run.vocabulary.words, *new]), SpellingModel.of_run(run.path)
     tensors, metadata = read_weights(run)
-    counts = np.append(run.target_counts, np.array(list(new.values()), dtype=np.float64))
-    counts[UNK] *= spread_rows(tensors, run.vocabulary, vocabulary, counts[len(run.vocabulary) :], counts[UNK])
+    count_A = np.array(list(new.values()), dtype=np.float64)
+    counts = np.append(run.target_counts, count_A)
+    counts[UNK] = spread_rows(tensors, run, vocabulary, count_A)
     summary = {
         **read_summary(run.path),
         "vocab_size": len(vocabulary),
@@ -60,8 +61,8 @@ def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str,
     with files.atomic_directory(out) as partial:
         if spelling is not None:
             spelling.leaving_out(vocabulary.words).write(partial / SPELLING_FILE)
-        rounded = counts.round().astype(np.int64)
-        made = Run.lay_out(partial, run.config, vocabulary, run.normaliser, rounded, texts={})
+        counts = counts.round().astype(np.int64)
+        made = Run.lay_out(partial, run.config, vocabulary, run.normaliser, counts, texts={})
         save_weights(made, tensors, int(metadata.get("step", 0)), calibration_of(metadata))
         files.write_json(made.path / "summary.json", summary)  # without the figures of the old run's words
     return {
@@ -73,22 +74,23 @@ def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str,
     }
 
 
-def spread_rows(
-    tensors: dict[str, Tensor], known: Vocabulary, words: Vocabulary, count_A: NDArray[np.float64], num_unknown: float
-) -> float:
-    """Give every word its row, and new ones that of `<unk>` with a share of it; returns the share that `<unk>` keeps.
+def spread_rows(tensors: dict[str, Tensor], run: Run, words: Vocabulary, count_A: NDArray[np.float64]) -> float:
+    """Give other words the rows of a run's tables, in place; returns how often `<unk>` is a target then.
 
-    `<unk>` was a target `num_unknown` times; the new words, in their order, are as frequent as `count_A` says.
+    Words that are lost go to `<unk>`, and new ones, in their order as frequent as `count_A` says, take from it.
     """
-    share_A = count_A / max(num_unknown, float(count_A.sum()) / (1 - KEPT_UNKNOWN))
-    kept = 1 - float(share_A.sum())
-    row_V = torch.from_numpy(known.encode(words.words))
+    row_V, counts = run.vocabulary.encode(words.words), run.target_counts
+    unknown = float(counts[UNK])
+    lost = float(counts.sum() - counts[row_V[row_V != UNK]].sum()) - unknown
+    share_A = count_A / max(unknown + lost, float(count_A.sum()) / (1 - KEPT_UNKNOWN))
+    left = 1 - float(share_A.sum())
+    tensors["output.bias"][UNK] += math.log1p(lost / max(1.0, unknown))  # as frequent as all that it stands for
     for name in TABLES:
-        tensors[name] = tensors[name][row_V]
-    new_A, bias_V = torch.nonzero(row_V == UNK)[1:, 0], tensors["output.bias"]  # the first is `<unk>` itself
+        tensors[name] = tensors[name][torch.from_numpy(row_V)]
+    new_A, bias_V = np.flatnonzero(row_V == UNK)[1:], tensors["output.bias"]  # the first is `<unk>` itself
     bias_V[new_A] += torch.from_numpy(np.log(share_A)).float()
-    bias_V[UNK] += math.log(kept)
-    return kept
+    bias_V[UNK] += math.log(left)
+    return left * (unknown + lost)
 
 
 def read_new_words(path: str, run: Run) -> dict[str, int]:

@@ -8,14 +8,13 @@ Legend: V vocabulary, M contexts, B texts side by side, L context words and the 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bnce.corpus.vocabulary import END, UNK, Vocabulary
+from bnce.corpus.vocabulary import END, Vocabulary
 from bnce.editing.vocabulary import spread_rows
 from bnce.errors import UserError, argument
 from bnce.language_model import LanguageModel
@@ -66,23 +65,19 @@ def check_same_network(config: RunConfig, source: Run) -> None:
 def start_from(source: Run, vocabulary: Vocabulary, counts: np.ndarray, loss: Loss) -> Start:
     """Take a run's best model as the start of another, with these words, target counts and loss."""
     tensors, metadata = read_weights(source)
-    known, known_counts = source.vocabulary, source.target_counts
-    is_new_V = np.array([word not in known for word in vocabulary.words])
+    is_new_V = np.array([word not in source.vocabulary for word in vocabulary.words])
     # Counts as in a text of the run's own size.
-    scale = float(known_counts.sum()) / max(1.0, float(counts.sum()))
-    new_counts = np.maximum(1.0, (scale * counts[is_new_V]).round())
-    is_lost = np.array([word not in vocabulary for word in known.words])
-    unknown, lost = float(known_counts[UNK]), float(known_counts[is_lost].sum())
-    tensors["output.bias"][UNK] += math.log1p(lost / max(1.0, unknown))  # as frequent as all that it stands for
-    spread_rows(tensors, known, vocabulary, new_counts, unknown + lost)
+    scale = float(source.target_counts.sum()) / max(1.0, float(counts.sum()))
+    spread_rows(tensors, source, vocabulary, np.maximum(1.0, (scale * counts[is_new_V]).round()))
     _keep_constant(source, tensors, loss)
+    num_kept, num_new = int((~is_new_V).sum()), int(is_new_V.sum())
     record = {
         "run": str(source.path.resolve()),
         "step": int(metadata.get("step", 0)),
-        "vocabulary_digest": known.digest,
-        "num_words_kept": int((~is_new_V).sum()),
-        "num_words_new": int(is_new_V.sum()),
-        "num_words_dropped": int(is_lost.sum()),
+        "vocabulary_digest": source.vocabulary.digest,
+        "num_words_kept": num_kept,
+        "num_words_new": num_new,
+        "num_words_dropped": len(source.vocabulary) - num_kept,
     }
     return Start(tensors, record)
 
