@@ -51,7 +51,7 @@ def check_same_network(config: RunConfig, source: Run) -> None:
             )
     fixed = {"model.name", *inherited_settings(before, now.model.name, now.loss.name)} - {"model.dropout"}
     differing = [
-        f"{name.removesuffix('.name')} is {new}, not {old}"
+        f"{name.replace('model.name', argument('model'))} is {new}, not {old}"
         for name, (old, new) in find_differences(before, now).items()
         if name in fixed
     ]
