@@ -203,15 +203,16 @@ def draw_sample(
     The texts, as ids, share these by their lengths. With `by_sentence`, every sentence starts afresh. `progress` is
     told of positions done and positions in all.
     """
-    end_S = np.cumsum([len(ids) for ids in texts])
-    num_wanted, num_done = min(max_positions, int(end_S[-1])), 0
+    ends = np.cumsum([len(ids) for ids in texts])
+    num_wanted, num_done = min(max_positions, int(ends[-1])), 0
     if num_wanted < MIN_POSITIONS:
         raise UserError(
             f"There are {num_wanted} words to calibrate on, and {MIN_POSITIONS} are needed: give more text."
         )
-    model.eval()
+    shares = np.diff(ends * num_wanted // ends[-1], prepend=0).tolist()
     found = []
-    for ids, share in zip(texts, np.diff(end_S * num_wanted // end_S[-1], prepend=0).tolist(), strict=True):
+    model.eval()
+    for ids, share in zip(texts, shares, strict=True):
         if not share:
             continue
         rows = []
@@ -233,7 +234,7 @@ def draw_sample(
             "ln Z(context) of this model is not finite at some positions: its training failed; train it again."
         )
     block_size = min(PER_WINDOW, len(row_NC) // MIN_BLOCKS)
-    return Sample(row_NC[:, 3:].copy(), score_N, log_z_N, np.arange(len(row_NC)) // block_size)
+    return Sample(row_NC[:, 3:], score_N, log_z_N, np.arange(len(row_NC)) // block_size)
 
 
 def _choose_windows(
@@ -243,8 +244,8 @@ def _choose_windows(
     num_parallel, num_context, before = num_side_by_side(model), model.num_context, num_read_before(model)
     num_windows = -(-num_wanted // PER_WINDOW)
     if by_sentence:
-        some = _some_sentences(ids, num_wanted)
-        yield from windows.by_sentence(some, max(MIN_SENTENCES, num_parallel), num_context)
+        sentences = _some_sentences(ids, num_wanted)
+        yield from windows.by_sentence(sentences, max(MIN_SENTENCES, num_parallel), num_context)
     elif len(ids) < before + num_windows * windows.WINDOW:
         wanted_P = torch.zeros(len(ids), dtype=torch.bool)
         wanted_P[np.linspace(0, len(ids) - 1, num_wanted).astype(np.int64)] = True
