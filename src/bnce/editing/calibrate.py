@@ -53,7 +53,7 @@ MAX_POSITIONS, MIN_POSITIONS = 20_000, 100
 EVERY = 16
 PER_WINDOW = windows.WINDOW // EVERY
 MIN_BLOCKS = 16
-NUM_FOLDS = 4  # of the blocks: one is held out, and of what is fitted to, each once, to choose how
+NUM_FOLDS = 4  # of blocks: one is held out of the fit; of those it is fitted to, each in turn, to choose the ridge
 # Added to the variance of every direction of h, relative to their mean; without bound, the head is the constant.
 RIDGES = (*(10.0**power for power in range(-7, 2)), np.inf)
 
@@ -329,9 +329,11 @@ def _fit_heads(sample: Sample) -> list[Fit]:
     # Rounding makes a variance of 0 a little less; where all hidden layers are the same, any scale will do.
     variance_D = np.maximum(variance_D, 0.0)
     scale = float(variance_D.mean()) or 1.0
-    slopes = [direction_DD @ (covariance_D / (variance_D + ridge * scale)) for ridge in RIDGES]
-    lines = zip(slopes, RIDGES, strict=True)
-    return [Fit(log_z_mean - float(mean_D @ slope_D), slope_D, ridge) for slope_D, ridge in lines]
+    heads = []
+    for ridge in RIDGES:
+        slope_D = direction_DD @ (covariance_D / (variance_D + ridge * scale))
+        heads.append(Fit(log_z_mean - float(mean_D @ slope_D), slope_D, ridge))
+    return heads
 
 
 @torch.no_grad()
