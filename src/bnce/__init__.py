@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import bnce.rescoring.kenlm as kenlm
     from bnce import noise
     from bnce.api import evaluate, train
-    from bnce.calibration.run import calibrate
     from bnce.corpus.prepare import prepare
     from bnce.corpus.store import Corpus
+    from bnce.editing.calibrate import calibrate
     from bnce.filtering.document_scorer import DocumentScorer
     from bnce.losses.loss import OutputBatch
     from bnce.noise import Noise
@@ -107,7 +107,7 @@ _HOMES = {
     "RowwiseAdam": ("bnce.optimisers.rowwise", "layer"),
     "Sampling": ("bnce.scoring.sampling", "score"),
     "Scorer": ("bnce.scoring.scorer", "score"),
-    "calibrate": ("bnce.calibration.run", "train"),
+    "calibrate": ("bnce.editing.calibrate", "train"),
     "clip_grad_norm_": ("bnce.optimisers.gradients", "layer"),
     "ctc_decoder_lm": ("bnce.rescoring.flashlight", "score"),
     "evaluate": ("bnce.api", "train"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,12 @@ from bnce.corpus import opening
 from bnce.corpus.opening import corpus_setting
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
+from bnce.editing.warm_start import check_same_network, inherited_settings, start_from
 from bnce.errors import DiskFullError, UserError, argument
 from bnce.evaluation import evaluate as measuring
 from bnce.evaluation.breakdown import without_detail
 from bnce.evaluation.evaluate import Evaluation
 from bnce.files import read_object
-from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
 from bnce.machine.processes import World, device_of_process, leave_after_the_first, open_world
 from bnce.machine.threads import num_restarts, started_many
@@ -58,18 +56,23 @@ def train(
     changes settings, such as {"training.epochs": 3}. `resume` continues the run at `out`; `init` is a run to start
     from. `device` is auto, cpu, cuda or cuda:N. `observer` gets the progress. Ctrl-C saves the run and stops.
     """
-    plan = plan_training(
-        recipe,
-        corpus=corpus,
-        out=out,
-        model=model,
-        loss=loss,
-        settings=list((settings or {}).items()),
-        resume=resume,
-        init=init,
-        device=device,
-    )
-    return plan.train(observer)
+    wanted = Wanted(recipe, corpus, out, model, loss, list((settings or {}).items()), resume, init, device)
+    return plan_training(wanted).train(observer)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a run is asked for: the arguments of `train`, and the options of its command."""
+
+    recipe: str | Path | None
+    corpus: str | Path | Corpus | None
+    out: str | Path | None
+    model: str | None
+    loss: str | None
+    settings: Sequence[Setting]
+    resume: bool
+    init: str | Path | None
+    device: str
 
 
 @dataclass(frozen=True)
@@ -112,30 +115,22 @@ class Plan:
         return record
 
 
-def plan_training(
-    recipe: str | Path | None,
-    *,
-    resume: bool,
-    out: str | Path | None,
-    device: str,
-    open_corpus: Callable[[str], Corpus] = opening.open_corpus,
-    **wanted: Any,
-) -> Plan:
+def plan_training(wanted: Wanted, open_corpus: Callable[[str], Corpus] = opening.open_corpus) -> Plan:
     """Decide what a run does and where, refuse what cannot be, and lay it out unless it is there.
 
     Of many processes the first one decides, and the others follow.
     """
-    make = functools.partial(_plan, recipe, out=out, open_corpus=open_corpus, **wanted)
     if not started_many():
-        return make(resume=resume, device=device)
-    name = device_of_process(device)
+        return _plan(wanted, open_corpus)
+    name = device_of_process(wanted.device)
     world = open_world(choose_device(name))
     # torchrun starts a run that broke off again with the same command.
-    resume = resume or (num_restarts() > 0 and out is not None and bool(state_files(Path(out))))
+    again = num_restarts() > 0 and wanted.out is not None and bool(state_files(Path(wanted.out)))
+    wanted = replace(wanted, device=name, resume=wanted.resume or again)
     plan: Plan | None = None
     if world.is_first:
         try:
-            plan = make(resume=resume, device=name, num_processes=world.size)
+            plan = _plan(wanted, open_corpus, world.size)
         except BaseException:
             world.share(None)
             raise
@@ -143,115 +138,99 @@ def plan_training(
     if shared is None:
         leave_after_the_first()
     if plan is None:
-        path, config, corpus = shared
-        run = dataclasses.replace(Run.open(path), config=config)
-        opened = open_corpus(corpus)
-        start = _find_start(config, opened, Path(path), None)
-        plan = Plan(run, opened, choose_device(name), resume, start, ())
+        path, config, directory = shared
+        run, corpus = replace(Run.open(path), config=config), open_corpus(directory)
+        start = _find_start(config, corpus, run.path, None)
+        plan = Plan(run, corpus, choose_device(name), wanted.resume, start, ())
     world.wait()
-    return dataclasses.replace(plan, world=world, resume=resume)
+    return replace(plan, world=world)
 
 
-def _plan(
-    recipe: str | Path | None,
-    *,
-    corpus: str | Path | Corpus | None,
-    out: str | Path | None,
-    model: str | None,
-    loss: str | None,
-    settings: Sequence[Setting],
-    resume: bool,
-    init: str | Path | None,
-    device: str,
-    open_corpus: Callable[[str], Corpus],
-    num_processes: int = 1,
-) -> Plan:
-    if init is not None and resume:
+def _plan(wanted: Wanted, open_corpus: Callable[[str], Corpus], num_processes: int = 1) -> Plan:
+    if wanted.init is not None and wanted.resume:
         raise UserError(
             f"A resumed run continues from its own weights: leave out {argument('init')}, or give another "
             f"{argument('out')}."
         )
-    name = str(corpus.directory if isinstance(corpus, Corpus) else corpus or "")
-    chosen = choose_device(device)
-    source = None if init is None else Run.open(init)
+    name = str(wanted.corpus.directory if isinstance(wanted.corpus, Corpus) else wanted.corpus or "")
+    device, recipe, notices = choose_device(wanted.device), wanted.recipe, []
+    source = None if wanted.init is None else Run.open(wanted.init)
     if source is not None and not name:
         check_corpus_is_there(source.path, source.config)
         name = source.config.corpus
-    notices = []
-    if recipe is None and name and not resume:
-        recipe, reason = choose_recipe(open_corpus(name), chosen)
+    if recipe is None and name and not wanted.resume:
+        recipe, reason = choose_recipe(open_corpus(name), device)
         notices.append(reason)
-    wanted = None
-    if recipe is not None or not resume:
-        wanted = _resolve(recipe, model, loss, name, settings, source)
-        out = out or Path("runs") / f"{wanted.recipe}-{wanted.model.name}-{wanted.loss.name}"
+    resolved, out = None, wanted.out
+    if recipe is not None or not wanted.resume:
+        resolved = _resolve(recipe, wanted, name, source)
+        out = out or Path("runs") / f"{resolved.recipe}-{resolved.model.name}-{resolved.loss.name}"
     elif out is None:
         raise UserError(f"{argument('resume', True)} needs the run to continue: give it as {argument('out', 'RUN')}.")
-    elif model or loss:
+    elif wanted.model or wanted.loss:
         raise UserError(
             f"A resumed run keeps its model and its loss: leave out {argument('model')} and {argument('loss')}."
         )
     out = Path(out)
-    if resume:
-        config = resume_config(out, settings, wanted)
+    if wanted.resume:
+        config = resume_config(out, wanted.settings, resolved)
         if name:
-            config = dataclasses.replace(config, corpus=corpus_setting(name))  # where it lies from now on
+            config = replace(config, corpus=corpus_setting(name))  # where it lies from now on
     else:
-        assert wanted is not None
+        assert resolved is not None
         refuse_begun(out)
-        config = wanted
+        config = resolved
         if (advice := advise_noise(config)) is not None:
             notices.append(advice)
     check_groups(config.training, num_processes)
     # A corpus that was moved is the same one to a run: that is checked by its words and the digests of its splits.
-    opened = open_corpus_of(out, wanted or config, name, open_corpus) if resume else open_corpus(config.corpus)
-    start = _find_start(config, opened, out, source)
+    named = resolved or config
+    corpus = open_corpus_of(out, named, name, open_corpus) if wanted.resume else open_corpus(config.corpus)
+    start = _find_start(config, corpus, out, source)
     if start is not None:
-        notices.append(_describe_start(start))
-        if source is not None and opened.normaliser != source.normaliser:
-            notices.append(
-                f"The corpus '{opened.directory}' was cut into words in another way than the text of '{source.path}' "
-                f"({tell_differences(opened.normaliser, source.normaliser)}): words that are spelled differently start "
-                "as new words."
-            )
-    if resume:
-        run = dataclasses.replace(Run.open(out), config=config)
+        record = start.record
+        notices.append(
+            f"Starting from '{record['run']}' (step {record['step']}): {record['num_words_kept']:,} words keep "
+            f"their weights, {record['num_words_new']:,} are new, {record['num_words_dropped']:,} are dropped."
+        )
+    if source is not None and corpus.normaliser != source.normaliser:
+        notices.append(
+            f"The corpus '{corpus.directory}' was cut into words in another way than the text of '{source.path}' "
+            f"({tell_differences(corpus.normaliser, source.normaliser)}): words that are spelled differently start "
+            "as new words."
+        )
+    if wanted.resume:
+        run = replace(Run.open(out), config=config)
     else:
         if (out / "config.toml").is_file():
             with hold_run(out):
                 remove_unbegun(out)
-        check_trainable(config, opened)
-        run = Run.create(out, config, opened)
-    return Plan(run, opened, chosen, resume, start, tuple(notices))
+        check_trainable(config, corpus)
+        run = Run.create(out, config, corpus)
+    return Plan(run, corpus, device, wanted.resume, start, tuple(notices))
 
 
-def _resolve(
-    recipe: str | Path | None,
-    model: str | None,
-    loss: str | None,
-    corpus: str,
-    settings: Sequence[Setting],
-    source: Run | None,
-) -> RunConfig:
+def _resolve(recipe: str | Path | None, wanted: Wanted, corpus: str, source: Run | None) -> RunConfig:
     """Resolve a recipe, with the network of the run that it starts from, if there is one."""
     if recipe is None:
         raise UserError(
             f"Neither a recipe nor a corpus was given: give {argument('corpus', 'DIR')} (from 'bnce prepare') "
             f"to choose the recipe by the size of the corpus, or one of {', '.join(recipe_names())}."
         )
+    model, loss, settings = wanted.model, wanted.loss, wanted.settings
     if source is not None:
         model, loss = model or source.config.model.name, loss or source.config.loss.name
-        settings = [*inherited_settings(source.config, model, loss), *settings]
+        settings = [*inherited_settings(source.config, model, loss).items(), *settings]
     config = load_recipe(str(recipe), model=model, loss=loss, corpus=corpus or None, settings=settings)
     if source is not None:
         check_same_network(config, source)
-        config = dataclasses.replace(config, init=str(source.path.resolve()))
+        config = replace(config, init=str(source.path.resolve()))
     if not config.corpus:
         raise UserError(
             f"The recipe '{recipe}' needs a corpus: make one with 'bnce prepare' and give it as "
             f"{argument('corpus', 'DIR')}."
         )
-    return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
+    return replace(config, corpus=corpus_setting(config.corpus))
 
 
 def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: Run | None) -> Start | None:
@@ -262,23 +241,12 @@ def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: Run | None
     return start_from(source or Run.open(config.init), corpus.vocabulary, counts, config.loss)
 
 
-def _describe_start(start: Start) -> str:
-    record = start.record
-    return (
-        f"Starting from '{record['run']}' (step {record['step']}): {record['num_words_kept']:,} words keep "
-        f"their weights, {record['num_words_new']:,} are new, {record['num_words_dropped']:,} are dropped."
-    )
-
-
 class _Nobody:
     """An observer that looks away: the summary and metrics.jsonl have all of it."""
 
     def advanced(self, *, tokens: int, words_per_second: float, loss: float, seconds_left: float | None) -> None: ...
-
     def evaluating(self, split: str, num_done: int, num_tokens: int) -> None: ...
-
     def evaluated(self, record: dict[str, Any]) -> None: ...
-
     def noticed(self, sentence: str) -> None: ...
 
 
@@ -306,22 +274,10 @@ def evaluate(
     check_one_text(split=split, text=text, corpus=corpus)
     opened = run if isinstance(run, Run) else Run.open(run)
     chosen = choose_device(device)
-    part = open_part(
-        opened,
-        split=split or "test",
-        text=text,
-        corpus=corpus,
-        max_words=max_words,
-        notice=notice,
-    )
+    part = open_part(opened, split=split or "test", text=text, corpus=corpus, max_words=max_words, notice=notice)
     if opened.config.loss.caveat:
         notice(opened.config.loss.caveat)
-    network = load_model(opened, str(chosen))
+    model, known, num_bytes = load_model(opened, str(chosen)), opened.word_counts, part.num_bytes
     return measuring.evaluate(
-        network,
-        part.ids,
-        progress=progress,
-        known=opened.word_counts,
-        num_bytes=part.num_bytes,
-        by_sentence=by_sentence,
+        model, part.ids, progress=progress, known=known, num_bytes=num_bytes, by_sentence=by_sentence
     )

@@ -9,9 +9,7 @@ import pytest
 import torch
 from small_corpus import random_ids, small_model
 
-from bnce.calibration.fit import fit_constant, fit_head
-from bnce.calibration.run import fold
-from bnce.calibration.sample import draw_sample
+from bnce.editing.calibrate import draw_sample, fit_constant, fit_head, fold
 from bnce.evaluation.evaluate import evaluate
 
 DEVICE = torch.device("cuda")
@@ -25,7 +23,7 @@ def test_agrees_with_the_cpu(body: str, by_sentence: bool, fit: object) -> None:
     there = copy.deepcopy(model).to(DEVICE)
     plain, found = (draw_sample(one, [ids], 1000, with_hidden=True, by_sentence=by_sentence) for one in (model, there))
     np.testing.assert_allclose(found.log_z_N, plain.log_z_N, atol=1e-4)
-    np.testing.assert_allclose(found.hidden_ND, plain.hidden_ND, atol=1e-4)  # type: ignore[arg-type]
+    np.testing.assert_allclose(found.hidden_ND, plain.hidden_ND, atol=1e-4)
     assert callable(fit)
     for one, sample in ((model, plain), (there, found)):
         fold(one, fit(sample))

@@ -6,13 +6,11 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from bnce.calibration import KINDS
 from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, stdout
 from bnce.cli.options import DeviceOption, RunArgument, choice, flag, option
 
 if TYPE_CHECKING:
-    from bnce.calibration.fit import Quality
-    from bnce.calibration.run import Calibration
+    from bnce.editing.calibrate import Calibration, Quality
 
 
 def calibrate(
@@ -29,7 +27,7 @@ def calibrate(
     kind: Annotated[
         str,
         choice(
-            "|".join(KINDS),
+            "constant|head",
             "constant: one ln Z for all contexts. head: ln Z as a linear function of the last hidden layer.",
         ),
     ] = "constant",
@@ -56,7 +54,7 @@ def calibrate(
       bnce calibrate runs/relu-lstm --text said.txt --by-sentence --out runs/asr
       bnce calibrate runs/relu-lstm --out runs/refitted --json
     """
-    from bnce.calibration.run import calibrate as fit
+    from bnce.editing.calibrate import calibrate as fit
     from bnce.machine.threads import use_threads
 
     use_threads()

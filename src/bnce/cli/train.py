@@ -103,22 +103,12 @@ def train(
       bnce train --out runs/relu-lstm --resume \\
           --set optimiser.learning_rate=0.005 --set training.epochs=6
     """
-    from bnce.api import plan_training
+    from bnce.api import Wanted, plan_training
     from bnce.runs.directory import read_summary
     from bnce.runs.resuming import resume_command
 
-    plan = plan_training(
-        recipe,
-        corpus=corpus,
-        out=out,
-        model=model,
-        loss=loss,
-        settings=settings or [],
-        resume=resume,
-        init=init,
-        device=device,
-        open_corpus=open_corpus,
-    )
+    wanted = Wanted(recipe, corpus, out, model, loss, settings or [], resume, init, device)
+    plan = plan_training(wanted, open_corpus)
     before = read_summary(plan.run.path) if resume else {}
     try:
         if not plan.world.is_first:

@@ -28,7 +28,7 @@ def vocab(
     Examples:
       bnce vocab runs/relu-lstm --out runs/more --add names.tsv
     """
-    from bnce.lexicon.add_words import add_words, read_new_words
+    from bnce.editing.vocabulary import add_words, read_new_words
     from bnce.machine.threads import use_threads
     from bnce.runs.directory import Run
 

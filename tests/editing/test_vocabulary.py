@@ -61,22 +61,6 @@ def test_new_words_share_what_the_unknown_word_had(bnce: Command, run: Path, tmp
     )
 
 
-def test_a_text_is_as_likely_as_with_shares(bnce: Command, run: Path, texts: Path, tmp_path: Path) -> None:
-    words = (texts / "test.txt").read_text(encoding="utf-8").split()
-    missing = [word for word in dict.fromkeys(words) if word not in package.load(run).vocabulary][:2]
-    add(bnce, run, tmp_path / "more", "".join(f"{word}\t9\n" for word in missing))
-    unknown = int(np.load(run / "counts.npy")[UNK])
-    known = package.load(tmp_path / "more").vocabulary
-    shares = dict.fromkeys(missing, 9 / unknown)
-    log10_shares = [
-        np.log10(shares.get(word, 1 - 18 / unknown)) for word in words if word in missing or word not in known
-    ]
-    before, after = (package.evaluate(path, text=texts / "test.txt") for path in (run, tmp_path / "more"))
-    assert after.num_oov < before.num_oov
-    assert after.log10_prob_f == pytest.approx(before.log10_prob_f + sum(log10_shares), rel=1e-6)
-    assert after.log_z_mean == pytest.approx(before.log_z_mean, abs=1e-4)
-
-
 def test_the_unknown_word_keeps_a_tenth(bnce: Command, run: Path, tmp_path: Path) -> None:
     before = np.load(run / "counts.npy")
     total = int(before.sum())

@@ -44,10 +44,11 @@ def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str,
             "cannot be added after training. Train with another loss."
         )
     new = {word: count for word, count in wanted.items() if word not in run.vocabulary}
-    tensors, metadata = read_weights(run)
-    size_before = sum(tensors[name].numel() for name in TABLES)
-    counts = share_unknown(tensors, run.target_counts, np.array(list(new.values()), dtype=np.float64))
     vocabulary, spelling = Vocabulary([*run.vocabulary.words, *new]), SpellingModel.of_run(run.path)
+    tensors, metadata = read_weights(run)
+    count_A = np.array(list(new.values()), dtype=np.float64)
+    counts = np.append(run.target_counts, count_A)
+    counts[UNK] = spread_rows(tensors, run, vocabulary, count_A)
     summary = {
         **read_summary(run.path),
         "vocab_size": len(vocabulary),
@@ -56,10 +57,11 @@ def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str,
     }
     for key in ("num_parameters", "num_table_parameters"):
         if isinstance(summary.get(key), int):
-            summary[key] += sum(tensors[name].numel() for name in TABLES) - size_before
+            summary[key] += len(new) * sum(tensors[name][UNK].numel() for name in TABLES)
     with files.atomic_directory(out) as partial:
         if spelling is not None:
             spelling.leaving_out(vocabulary.words).write(partial / SPELLING_FILE)
+        counts = counts.round().astype(np.int64)
         made = Run.lay_out(partial, run.config, vocabulary, run.normaliser, counts, texts={})
         save_weights(made, tensors, int(metadata.get("step", 0)), calibration_of(metadata))
         files.write_json(made.path / "summary.json", summary)  # without the figures of the old run's words
@@ -72,21 +74,23 @@ def add_words(run: Run, out: str | Path, wanted: Mapping[str, int]) -> dict[str,
     }
 
 
-def share_unknown(
-    tensors: dict[str, Tensor], counts_V: NDArray[Any], new_counts_A: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Add rows for words that occur so often to the tables of a run; returns the counts of all words."""
-    share_A = new_counts_A / max(float(counts_V[UNK]), float(new_counts_A.sum()) / (1 - KEPT_UNKNOWN))
+def spread_rows(tensors: dict[str, Tensor], run: Run, words: Vocabulary, count_A: NDArray[np.float64]) -> float:
+    """Give other words the rows of a run's tables, in place; returns how often `<unk>` is a target then.
+
+    Words that are lost go to `<unk>`, and new ones, in their order as frequent as `count_A` says, take from it.
+    """
+    row_V, counts = run.vocabulary.encode(words.words), run.target_counts
+    unknown = float(counts[UNK])
+    lost = float(counts.sum() - counts[row_V[row_V != UNK]].sum()) - unknown
+    share_A = count_A / max(unknown + lost, float(count_A.sum()) / (1 - KEPT_UNKNOWN))
     left = 1 - float(share_A.sum())
+    tensors["output.bias"][UNK] += math.log1p(lost / max(1.0, unknown))  # as frequent as all that it stands for
     for name in TABLES:
-        row = tensors[name][UNK]
-        tensors[name] = torch.cat([tensors[name], row.expand(len(new_counts_A), *row.shape)])
-    bias = tensors["output.bias"]
-    bias[len(counts_V) :] += torch.from_numpy(np.log(share_A)).float()
-    bias[UNK] += math.log(left)
-    counts = np.append(counts_V, new_counts_A)
-    counts[UNK] *= left
-    return counts.round().astype(np.int64)
+        tensors[name] = tensors[name][torch.from_numpy(row_V)]
+    new_A, bias_V = np.flatnonzero(row_V == UNK)[1:], tensors["output.bias"]  # the first is `<unk>` itself
+    bias_V[new_A] += torch.from_numpy(np.log(share_A)).float()
+    bias_V[UNK] += math.log(left)
+    return left * (unknown + lost)
 
 
 def read_new_words(path: str, run: Run) -> dict[str, int]:

@@ -12,8 +12,8 @@ from small_corpus import UNK, Watcher, random_ids, small_config, write_corpus
 
 from bnce import BatchNce, Corpus, UserError, calibrate
 from bnce.corpus.vocabulary import Vocabulary
+from bnce.editing.warm_start import check_same_network, inherited_settings, make_up_contexts, start_from
 from bnce.evaluation.evaluate import evaluate
-from bnce.lexicon.start import check_same_network, inherited_settings, make_up_contexts, start_from
 from bnce.runs.checkpoint import MODEL_FORMAT, read_tensors, state_files
 from bnce.runs.directory import MODEL_FILE, Run
 from bnce.runs.metrics import read_metrics
@@ -196,5 +196,5 @@ def test_what_does_not_fit_is_named(general: Run) -> None:
     with pytest.raises(UserError, match="model is lstm, not relu-lstm"):
         check_same_network(small_config(model={"name": "lstm"}), general)
     check_same_network(small_config(model={"order": 7}), general)
-    assert ("model.hidden_size", 8) in inherited_settings(general.config, "relu-lstm", "bnce")
-    assert ("loss.learn_log_z", False) in inherited_settings(general.config, "relu-lstm", "softmax")
+    assert inherited_settings(general.config, "relu-lstm", "bnce")["model.hidden_size"] == 8
+    assert inherited_settings(general.config, "relu-lstm", "softmax")["loss.learn_log_z"] is False

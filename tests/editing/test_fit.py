@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bnce.calibration.fit import RIDGES, Fit, fit_constant, fit_head, judge, standard_error
-from bnce.calibration.sample import Sample
+from bnce.editing.calibrate import RIDGES, Fit, Sample, fit_constant, fit_head, judge, standard_error
 
 SLOPE = np.array([0.5, -1.0, 2.0, 0.0])
 
@@ -39,7 +38,7 @@ def test_the_standard_error_is_that_of_the_mean_over_blocks() -> None:
     # Within a block all positions are alike, so there are only as many numbers as blocks.
     block_N = np.arange(4000) // 5
     log_z_N = 9 + 0.5 * generator.normal(size=800)[block_N]
-    sample = Sample(None, log_z_N - 4, log_z_N, block_N)
+    sample = Sample(np.zeros((4000, 0)), log_z_N - 4, log_z_N, block_N)
     assert standard_error(sample, fit_constant(sample)) == pytest.approx(0.5 / np.sqrt(800), rel=0.1)
 
 
@@ -83,13 +82,11 @@ def test_where_h_says_nothing_the_head_is_the_constant() -> None:
 def test_neighbours_are_never_on_both_sides() -> None:
     """Positions of a block are alike: a fit that has seen its neighbours is not judged by strangers."""
     sample = make_sample(203, 0.1)
-    fitted, held_out = sample.halves()
+    fitted, held_out = sample.split(3)
     assert len(fitted) + len(held_out) == 203
     assert len(held_out) == 50
     assert not set(fitted.block_N) & set(held_out.block_N)
     # Cross-validation keeps blocks together, too: two copies of every position, in one block, tell it nothing new.
     few = make_sample(40, 2.0, num_useless=60)
-    assert few.hidden_ND is not None
-    assert sample.hidden_ND is not None
     twice = Sample(*(np.repeat(part, 2, axis=0) for part in (few.hidden_ND, few.score_N, few.log_z_N, few.block_N)))
     assert fit_head(twice).ridge == fit_head(few).ridge

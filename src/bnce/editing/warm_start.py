@@ -8,41 +8,36 @@ Legend: V vocabulary, M contexts, B texts side by side, L context words and the 
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bnce.corpus.vocabulary import END, UNK, Vocabulary
+from bnce.corpus.vocabulary import END, Vocabulary
+from bnce.editing.vocabulary import spread_rows
 from bnce.errors import UserError, argument
 from bnce.language_model import LanguageModel
-from bnce.lexicon.add_words import TABLES, share_unknown
 from bnce.registry import LOG_Z, Loss, ModelConfig, find
 from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model, read_weights
-from bnce.settings import RunConfig, Setting
+from bnce.runs.resuming import find_differences
+from bnce.settings import RunConfig
 from bnce.training.run import Start
 
-_LOSS_KEYS, _FREE = ("log_z", "learn_log_z"), ("dropout", "context")  # what fits weights beside a model's other sizes
 NUM_TEXTS, NUM_STEPS = 64, 32  # that a model makes up, to meet contexts of its own
 
 
-def _shared_settings(source: RunConfig, model: type[ModelConfig], loss: type[Loss]) -> Iterator[tuple[str, str, Any]]:
-    """Give what must be as it was for the weights to mean the same: section, key and value."""
-    for before, now in ((source.model, model), (source.loss, loss)):
-        for key in before.__struct_fields__:
-            if key in now.__struct_fields__ and (key in _LOSS_KEYS if before is source.loss else key not in _FREE):
-                yield before.section, key, getattr(before, key)
-
-
-def inherited_settings(source: RunConfig, model: str, loss: str) -> list[Setting]:
-    """Give the settings that a run with this model and this loss takes from the one it starts from."""
-    shared = _shared_settings(source, find(ModelConfig, model), find(Loss, loss))
-    return [("model.dropout", source.model.dropout), *((f"{section}.{key}", value) for section, key, value in shared)]
+def inherited_settings(source: RunConfig, model: str, loss: str) -> dict[str, Any]:
+    """Give the settings that a run with this model and this loss takes from the one it starts from, by name."""
+    model_keys = [key for key in find(ModelConfig, model).__struct_fields__ if key != "context"]
+    loss_keys = [key for key in find(Loss, loss).__struct_fields__ if key in ("log_z", "learn_log_z")]
+    return {
+        f"{section.section}.{key}": getattr(section, key)
+        for section, keys in ((source.model, model_keys), (source.loss, loss_keys))
+        for key in section.__struct_fields__
+        if key in keys
+    }
 
 
 def check_same_network(config: RunConfig, source: Run) -> None:
@@ -54,10 +49,12 @@ def check_same_network(config: RunConfig, source: Run) -> None:
                 f"A run with the loss {loss.name} cannot start from another run, and no run from it: its output layer "
                 f"is made for the word frequencies of one text. Train without {argument('init')}."
             )
-    shared = _shared_settings(before, type(now.model), type(now.loss))
-    pairs = {f"{section}.{key}": (old, getattr(getattr(now, section), key)) for section, key, old in shared}
-    pairs = {argument("model"): (before.model.name, now.model.name)} | pairs
-    differing = [f"{key} is {new}, not {old}" for key, (old, new) in pairs.items() if old != new]
+    fixed = {"model.name", *inherited_settings(before, now.model.name, now.loss.name)} - {"model.dropout"}
+    differing = [
+        f"{name.replace('model.name', argument('model'))} is {new}, not {old}"
+        for name, (old, new) in find_differences(before, now).items()
+        if name in fixed
+    ]
     if differing:
         raise UserError(
             f"The weights of '{source.path}' fit only its own network, but {'; '.join(differing)}: leave that "
@@ -68,31 +65,19 @@ def check_same_network(config: RunConfig, source: Run) -> None:
 def start_from(source: Run, vocabulary: Vocabulary, counts: np.ndarray, loss: Loss) -> Start:
     """Take a run's best model as the start of another, with these words, target counts and loss."""
     tensors, metadata = read_weights(source)
-    known, counts_V = source.vocabulary, source.target_counts.astype(np.float64)
-    kept_V = np.array([word in vocabulary for word in known.words])
-    is_new = np.array([word not in known for word in vocabulary.words])
+    is_new_V = np.array([word not in source.vocabulary for word in vocabulary.words])
     # Counts as in a text of the run's own size.
-    scale = float(counts_V.sum()) / max(1.0, float(counts.sum()))
-    new_counts = np.maximum(1.0, (scale * counts[is_new]).round())
-    lost = float(counts_V[~kept_V].sum())
-    tensors["output.bias"][UNK] += math.log1p(lost / max(1.0, counts_V[UNK]))  # as frequent as all that it stands for
-    counts_V[UNK] += lost
-    for name in TABLES:
-        tensors[name] = tensors[name][torch.from_numpy(kept_V)]
-    share_unknown(tensors, counts_V[kept_V], new_counts)
-    words = itertools.chain(itertools.compress(known.words, kept_V), itertools.compress(vocabulary.words, is_new))
-    place = {word: number for number, word in enumerate(words)}
-    order = torch.tensor([place[word] for word in vocabulary.words])
-    for name in TABLES:
-        tensors[name] = tensors[name][order]
+    scale = float(source.target_counts.sum()) / max(1.0, float(counts.sum()))
+    spread_rows(tensors, source, vocabulary, np.maximum(1.0, (scale * counts[is_new_V]).round()))
     _keep_constant(source, tensors, loss)
+    num_kept, num_new = int((~is_new_V).sum()), int(is_new_V.sum())
     record = {
         "run": str(source.path.resolve()),
         "step": int(metadata.get("step", 0)),
-        "vocabulary_digest": known.digest,
-        "num_words_kept": int(kept_V.sum()),
-        "num_words_new": int(is_new.sum()),
-        "num_words_dropped": int((~kept_V).sum()),
+        "vocabulary_digest": source.vocabulary.digest,
+        "num_words_kept": num_kept,
+        "num_words_new": num_new,
+        "num_words_dropped": len(source.vocabulary) - num_kept,
     }
     return Start(tensors, record)
 

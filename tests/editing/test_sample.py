@@ -1,4 +1,7 @@
-"""Positions of texts: as many as asked for, from all of every text, with the exact ln Z at each."""
+"""Positions of texts: as many as asked for, from all of every text, with the exact ln Z at each.
+
+Legend: W windows, N positions, P places in a text, T time steps, B texts side by side, D hidden.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,21 @@ from export.exported_runs import make_run
 from small_corpus import END, VOCAB_SIZE, random_ids, small_model
 
 from bnce import Corpus, UserError, calibrate, load
-from bnce.calibration.fit import Fit, fit_constant, fit_head, judge
-from bnce.calibration.run import fold
-from bnce.calibration.sample import PER_WINDOW, Sample, draw_sample
-from bnce.evaluation.evaluate import evaluate
+from bnce.editing.calibrate import (
+    EVERY,
+    KINDS,
+    PER_WINDOW,
+    Fit,
+    Sample,
+    _choose_windows,
+    draw_sample,
+    fit_head,
+    fold,
+    judge,
+)
+from bnce.evaluation.evaluate import evaluate, num_read_before
+from bnce.evaluation.windows import WINDOW, in_context, read_windows
+from bnce.machine.processes import World
 
 
 def draw(model: Any, *texts: np.ndarray, size: int = 10_000, with_hidden: bool = True) -> Sample:
@@ -35,7 +49,6 @@ def test_of_a_short_text_every_position_counts(body: str, by_sentence: bool) -> 
     assert sample.log_z_N.mean() == pytest.approx(whole.log_z_mean, rel=1e-9)
     assert sample.log_z_N.std() == pytest.approx(whole.log_z_std, rel=1e-6)
     assert np.exp(-(sample.score_N - sample.log_z_N).mean()) == pytest.approx(whole.ppl_f, rel=1e-9)
-    assert sample.hidden_ND is not None
     with torch.no_grad():
         again_N = model.output.log_normaliser(torch.from_numpy(sample.hidden_ND).float())
     np.testing.assert_allclose(again_N.numpy(), sample.log_z_N, rtol=1e-5)
@@ -79,10 +92,9 @@ def test_texts_share_the_positions_by_their_lengths(lengths: tuple[int, ...], si
     texts = [np.full(length, 3 + number) for number, length in enumerate(lengths)]
     sample = draw(model, *texts, size=size)
     assert len(sample) == min(size, sum(lengths))
-    assert sample.hidden_ND is not None
     assert len(sample.hidden_ND) == len(sample.score_N) == len(sample)
     without = draw(model, *texts, size=size, with_hidden=False)
-    assert without.hidden_ND is None
+    assert without.hidden_ND.shape == (len(sample), 0)
     np.testing.assert_array_equal(without.log_z_N, sample.log_z_N)
     # Every fourth block of at least sixteen can be held out.
     assert sample.block_N.max() >= 15
@@ -138,8 +150,8 @@ def test_a_command_tells_of_positions_that_were_held_out(tmp_path: Path, kind: s
     run = make_run(tmp_path, "lstm").path
     result = calibrate(run, kind=kind, out=tmp_path / "new")
     ids = Corpus.open(tmp_path / "corpus").split("valid")
-    fitted, held_out = draw(load(run).network, ids).halves()
-    fit = fit_head if kind == "head" else fit_constant
+    fitted, held_out = draw(load(run).network, ids).split(3)
+    fit = KINDS[kind]
     assert result.num_held_out == len(held_out)
     assert result.after == judge(held_out, fit(fitted))
     assert result.before == judge(held_out, Fit(9.0))
@@ -152,3 +164,45 @@ def test_a_network_in_memory_is_given_what_was_fitted() -> None:
     after = evaluate(model, ids)
     assert before.ppl_n is None
     assert after.ppl_n == pytest.approx(before.ppl_f, rel=1e-5)
+
+
+@pytest.mark.parametrize("body", ["lstm", "ffnn", "transformer"])
+@torch.no_grad()
+def test_some_windows_are_spread_and_see_what_is_before_them(body: str) -> None:
+    model, ids = small_model(body).eval(), random_ids(4000)
+    before = num_read_before(model)
+    read = list(read_windows(model, _choose_windows(model, ids, 5 * PER_WINDOW, False), World()))
+    position_N = torch.cat([part.position_N for part in read]).numpy()
+    assert sum(part.num_scored for part in read) == len(position_N) == len(np.unique(position_N)) == 5 * PER_WINDOW
+    start_W = np.linspace(0, 4000 - before - WINDOW, 5).astype(int)
+    assert position_N.min() == before
+    assert position_N.max() > start_W[-1] + before + WINDOW - 2 * EVERY, "no part of the text is left out"
+    hidden_ND = torch.cat([part.hidden_ND for part in read])
+    assert torch.cat([part.target_N for part in read]).tolist() == ids[position_N].tolist()
+    depths = set()
+    for place in range(0, len(position_N), 11):
+        # The start of its window is where reading begins.
+        begin = int(start_W[start_W + before <= position_N[place]].max())
+        depths.add((position_N[place] - begin - before) // 128)
+        words = [
+            *[END] * max(0, model.num_context + 1 - begin),
+            *ids[max(0, begin - 1 - model.num_context) : position_N[place]],
+        ]
+        plain_TBD, _ = model(torch.tensor(np.array(words)).unsqueeze(1), model.initial_state(1))
+        torch.testing.assert_close(hidden_ND[place], plain_TBD[-1, 0], atol=1e-5, rtol=1e-4)
+    assert depths == {0, 1, 2, 3}, "words near the start of a window and near its end"
+
+
+@torch.no_grad()
+def test_only_some_positions_of_a_text_are_scored() -> None:
+    model, ids = small_model("lstm").eval(), random_ids(1400)
+    whole, some = (
+        list(read_windows(model, parts, World()))
+        for parts in (in_context(ids, 3, 0, num_read_before(model)), _choose_windows(model, ids, 100, False))
+    )
+    position_N = torch.cat([part.position_N for part in some])
+    assert sorted(position_N.tolist()) == np.linspace(0, 1399, 100).astype(int).tolist()
+    all_N = torch.cat([part.position_N for part in whole])
+    expected_PD = torch.empty(1400, model.output.hidden_size)
+    expected_PD[all_N] = torch.cat([part.hidden_ND for part in whole])
+    torch.testing.assert_close(torch.cat([part.hidden_ND for part in some]), expected_PD[position_N])

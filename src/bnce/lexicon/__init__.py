@@ -1,1 +1,0 @@
-"""Words added to a trained run, and runs that start from one."""
