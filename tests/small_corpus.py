@@ -21,7 +21,7 @@ from bnce.language_model import LanguageModel
 from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model, save_weights
 from bnce.settings import RunConfig, TrainingConfig
-from bnce.spelling.model import SPELLING_FILE, SpellingModel
+from bnce.corpus.spelling import SPELLING_FILE, SpellingModel
 
 VOCAB_SIZE = 30
 # What every vocabulary begins with.

@@ -31,7 +31,7 @@ from bnce.corpus.word_choice import choose_words, describe_untrained, train_spel
 from bnce.errors import UserError, argument
 from bnce.files import atomic_directory
 from bnce.machine.workers import Processes, map_in_order
-from bnce.spelling.model import SPELLING_FILE
+from bnce.corpus.spelling import SPELLING_FILE
 from bnce.text.blocks import Block, Cut, gather
 from bnce.text.intake import find_files, read_text, text_bytes
 from bnce.text.normalise import Normaliser

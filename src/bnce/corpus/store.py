@@ -23,7 +23,7 @@ from bnce.corpus.manifest import MANIFEST_FILE, Manifest, SplitStatistics, damag
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.files import digest_file, map_array
-from bnce.spelling.model import SPELLING_FILE
+from bnce.corpus.spelling import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
 VOCABULARY_FILE = "vocab.txt"

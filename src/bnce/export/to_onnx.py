@@ -30,7 +30,7 @@ from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model
 from bnce.runs.packed_rows import pack_rows, unpack_rows
 from bnce.scoring.export_record import write_record
-from bnce.spelling.model import SPELLING_FILE
+from bnce.corpus.spelling import SPELLING_FILE
 from bnce.version import __version__
 
 GRAPHS = ("body", "words", "all_words")

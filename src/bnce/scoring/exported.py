@@ -13,7 +13,7 @@ from bnce.files import map_array
 from bnce.scoring.export_record import damaged_export, open_record
 from bnce.scoring.onnx_engine import OnnxEngine
 from bnce.scoring.run_model import RunModel
-from bnce.spelling.model import SpellingModel
+from bnce.corpus.spelling import SpellingModel
 from bnce.text.normalise import Normaliser
 
 

@@ -21,7 +21,7 @@ from bnce.scoring.prefixes import flatten, score_prefixes, split
 from bnce.scoring.sampling import Sampling, generate
 from bnce.scoring.scored import Floats, NextWord, WordScores
 from bnce.scoring.scorer import Scorer, State, gather
-from bnce.spelling.model import SpellingModel
+from bnce.corpus.spelling import SpellingModel
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 
 # Of so many words of the vocabulary one or more: then all of them are scored at once.

@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from bnce import files
 from bnce.corpus.cutter import Tokens
 from bnce.errors import unknown_name
+from bnce.engine.network import Mode
 from bnce.evaluation.breakdown import perplexity
 from bnce.text.normalise import END_WORD
 
-Mode = Literal["unnormalised", "normalised"]  # with the constant Z; with the softmax
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -215,6 +215,11 @@ class NextWord:
     word: str
     prob: float
     log_prob: float
+
+    @classmethod
+    def of(cls, word: str, log_prob: float) -> NextWord:
+        """Give a word of this ln p."""
+        return cls(word, math.exp(log_prob), log_prob)
 
 
 @dataclass(frozen=True)
