@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce.corpus.vocabulary import END
 from bnce.errors import UserError, argument
 
 Array = Any
@@ -50,8 +51,8 @@ class Values(NamedTuple):
 
     def log_probs(self, log_z: float | None = None) -> Floats:
         """Compute ln p in float64: with a constant ln Z, or with ln Z(context) of each position (the softmax)."""
-        assert log_z is not None or self.log_z_N is not None
-        log_prob_N: Floats = self.score_N.astype(np.float64) - (self.log_z_N if log_z is None else log_z)
+        constant: Any = self.log_z_N if log_z is None else log_z
+        log_prob_N: Floats = self.score_N.astype(np.float64) - constant
         return log_prob_N
 
     def select(self, place: Any) -> Values:
@@ -59,11 +60,15 @@ class Values(NamedTuple):
         return Values(*(None if part is None else part[place] for part in self))  # type: ignore[arg-type]
 
 
-def join(parts: Sequence[Values]) -> Values:
-    """Lay values one behind the other."""
+def join(parts: Sequence[Values], query: Query = Query()) -> Values:
+    """Lay values one behind the other; those of a query where there are none."""
     if len(parts) == 1:
         return parts[0]
-    return Values(*(None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True)))
+    if not parts:
+        none = np.zeros(0)
+        return Values(none, *(none if wanted else None for wanted in (query.log_z, query.entropy)))
+    score_N, *others = zip(*parts, strict=True)
+    return Values(np.concatenate(score_N), *(None if part[0] is None else np.concatenate(part) for part in others))
 
 
 class Network(ABC):
@@ -71,6 +76,7 @@ class Network(ABC):
 
     name = "This model"  # in messages; where it has a path, that in quotes
     vocab_size: int
+    hidden_size: int  # D
     num_context: int  # C
     num_words_seen: int | None  # that a word is predicted from; None: all before it
     log_z: float  # the constant ln Z
@@ -178,6 +184,10 @@ class Network(ABC):
         per_row = sum(int(np.prod(part.shape)) for part in self.initial_state(1))
         return max(1, min(most, STATE_NUMBERS // max(1, per_row)))
 
+    def width(self, num_rows: int) -> int:
+        """Say how many rows a pass should have, those without a text counted."""
+        return num_rows
+
     def check_ids(self, word_N: Ints) -> None:
         """Refuse ids outside the vocabulary: a negative id would silently count from the end of a table."""
         smallest, largest = int(word_N.min(initial=0)), int(word_N.max(initial=0))
@@ -234,6 +244,13 @@ class State(NamedTuple):
 
     states: States
     place: int
+
+
+def before_text(network: Network) -> States:
+    """Give the one state before a text, in which nothing was read; a text begins with `</s>`, which comes next."""
+    context_CB = np.full((network.num_context, 1), END, dtype=np.int64)
+    hidden_BD = network.array(np.zeros((1, network.hidden_size), dtype=np.float32))
+    return States(network, context_CB, network.initial_state(1), hidden_BD)
 
 
 def gather(states: Sequence[State]) -> States:
