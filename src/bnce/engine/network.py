@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ NetworkState = tuple[Array, ...]  # each part has the rows as its second dimensi
 Ints = NDArray[np.int64]
 Floats = NDArray[np.floating[Any]]
 Bools = NDArray[np.bool_]
+Mode = Literal["unnormalised", "normalised"]  # with the constant Z; with the softmax
 
 # One block of scores: 2^22 numbers are 16 MB.
 BLOCK_NUMBERS = 2**22
@@ -197,14 +198,18 @@ class Network(ABC):
                 f"{self.vocab_size - 1}."
             )
 
-    def refuse_unnormalised(self) -> None:
-        """Refuse unnormalised probabilities where nothing was learned or fitted that may replace the softmax sum."""
-        if not self.normalises:
+    def choose_mode(self, mode: Mode | None = None) -> Mode:
+        """Choose how probabilities are had: with the constant Z where there is one, unless it is said.
+
+        The constant is refused where nothing was learned or fitted that may replace the softmax sum.
+        """
+        if mode == "unnormalised" and not self.normalises:
             raise UserError(
-                f"{self.name} was trained with the loss {self.loss_name} and has no constant Z: "
-                f"use normalised probabilities ({argument('mode', 'normalised')}), calibrate the run "
-                f"('bnce calibrate'), or train with {argument('loss', 'bnce')}."
+                f"{self.name} was trained with the loss {self.loss_name} and has no constant Z: use normalised "
+                f"probabilities ({argument('mode', 'normalised')}), calibrate the run ('bnce calibrate'), or train "
+                f"with {argument('loss', 'bnce')}."
             )
+        return mode or ("unnormalised" if self.normalises else "normalised")
 
 
 @dataclass(eq=False)
