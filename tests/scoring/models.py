@@ -9,11 +9,11 @@ import numpy as np
 from small_corpus import SPECIALS, VOCAB_SIZE
 
 from bnce import Model, Normaliser
+from bnce.corpus.spelling import SpellingModel
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
 from bnce.scoring.scored import WordScores
-from bnce.corpus.spelling import SpellingModel
 
 WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
 AS_IT_STANDS = Normaliser(lowercase=False, tokens="whitespace", sentences="lines")

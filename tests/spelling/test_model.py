@@ -15,8 +15,7 @@ from safetensors.numpy import save_file
 
 from bnce import UserError
 from bnce.corpus import spelling as model_module
-from bnce.corpus.spelling import NUM_OUTCOMES, find_ngrams, probabilities
-from bnce.corpus.spelling import SPELLING_FILE, SpellingModel
+from bnce.corpus.spelling import NUM_OUTCOMES, SPELLING_FILE, SpellingModel, find_ngrams, probabilities
 
 ODD = ["🙂", "👩‍👩‍👧", "\ud800", "x\udcffy", " ", "\0", "a" * 10_000, "日本語", "ß", "-", "\U0010ffff", "</s>"]
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bnce import files
+from bnce.corpus.spelling import SPELLING_FILE
 from bnce.corpus.vocabulary import END, UNK
 from bnce.corpus.word_index import INDEX_FILE, VOCABULARY_FILE, write_index
 from bnce.errors import unknown_name
@@ -30,7 +31,6 @@ from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model
 from bnce.runs.packed_rows import pack_rows, unpack_rows
 from bnce.scoring.export_record import write_record
-from bnce.corpus.spelling import SPELLING_FILE
 from bnce.version import __version__
 
 GRAPHS = ("body", "words", "all_words")

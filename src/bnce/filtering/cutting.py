@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from bnce.corpus.encoding import look_up
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_documents
+from bnce.corpus.spelling import SpellingModel
 from bnce.corpus.vocabulary import UNK
 from bnce.errors import UserError, argument, naming_options
-from bnce.corpus.spelling import SpellingModel
 from bnce.text.blocks import gather
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 from bnce.text.records import check_field, explain, find_text, whole_characters

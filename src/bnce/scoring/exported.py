@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce.corpus.spelling import SpellingModel
 from bnce.corpus.word_index import MappedVocabulary
 from bnce.errors import UserError, argument
 from bnce.files import map_array
 from bnce.scoring.export_record import damaged_export, open_record
 from bnce.scoring.onnx_engine import OnnxEngine
 from bnce.scoring.run_model import RunModel
-from bnce.corpus.spelling import SpellingModel
 from bnce.text.normalise import Normaliser
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce.corpus.spelling import SpellingModel
 from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.scoring.batches import Check, SentenceScorer
@@ -21,7 +22,6 @@ from bnce.scoring.prefixes import flatten, score_prefixes, split
 from bnce.scoring.sampling import Sampling, generate
 from bnce.scoring.scored import Floats, NextWord, WordScores
 from bnce.scoring.scorer import Scorer, State, gather
-from bnce.corpus.spelling import SpellingModel
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 
 # Of so many words of the vocabulary one or more: then all of them are scored at once.

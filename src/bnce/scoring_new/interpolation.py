@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bnce.corpus.cutter import Tokens
+from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.evaluation.breakdown import perplexity
 from bnce.scoring_new.mixture import MixtureModel, mix
 from bnce.scoring_new.model import Model
-from bnce.scoring_new.results import Bools, Floats, Mode
+from bnce.scoring_new.results import Bools, Floats
 
 # EM goes on until no weights at all could gain more than this, in nats a word.
 MAX_GAIN = 1e-5
@@ -71,24 +72,25 @@ class TextScores(NamedTuple):
         return bool((self.oov_KN != self.oov_KN[0]).any())
 
     @property
-    def known_N(self) -> Bools:
+    def known(self) -> Bools:
         """The words that every component knows."""
-        return ~np.logical_or.reduce(self.oov_KN)
+        known_N: Bools = ~np.logical_or.reduce(self.oov_KN)
+        return known_N
 
     @property
     def comparable(self) -> Floats:
         """The words whose probabilities are about the same event: all, or where vocabularies differ the known ones."""
-        return self.log_prob_KN[:, self.known_N] if self.vocabularies_differ else self.log_prob_KN
+        return self.log_prob_KN[:, self.known] if self.vocabularies_differ else self.log_prob_KN
 
     def report(self, weight_K: Floats) -> dict[str, Any]:
         """Give perplexities per word and sentence end, of each component and of the mixture, with OOV and without."""
         *components, mixture = [
-            {"ppl": _perplexity(log_prob_N), "ppl_known": _perplexity(log_prob_N[self.known_N])}
+            {"ppl": _perplexity(log_prob_N), "ppl_known": _perplexity(log_prob_N[self.known])}
             for log_prob_N in np.vstack([self.log_prob_KN, mix(self.log_prob_KN, weight_K)])
         ]
         return {
             "num_tokens": self.log_prob_KN.shape[1],
-            "num_known": int(self.known_N.sum()),
+            "num_known": int(self.known.sum()),
             "vocabularies_differ": self.vocabularies_differ,
             "components": components,
             "mixture": mixture,

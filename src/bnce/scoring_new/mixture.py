@@ -16,10 +16,11 @@ import numpy as np
 
 from bnce.corpus.cutter import Tokens
 from bnce.corpus.vocabulary import Vocabulary
+from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.ngrams.arpa import AS_IT_STANDS
 from bnce.scoring_new.model import Model, State
-from bnce.scoring_new.results import Floats, Mode, WordScores
+from bnce.scoring_new.results import Floats, WordScores
 from bnce.text.normalise import Normaliser
 
 
@@ -56,6 +57,7 @@ class MixtureModel(Model):
 
     @property
     def numbering(self) -> Vocabulary | None:
+        """That of the same model."""
         return self._first.numbering
 
     def _choose_mode(self, mode: Mode | None) -> Mode:

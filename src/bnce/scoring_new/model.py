@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from bnce.corpus.cutter import Cutter, Tokens
 from bnce.corpus.vocabulary import END, SPECIALS, Vocabulary
+from bnce.engine.network import Mode
 from bnce.engine.sampling import Sampling, check_texts, highest, sample_words
 from bnce.errors import UserError, argument, shown, unknown_name, whole_number
 from bnce.scoring.weights import Weights, count_words
 from bnce.scoring_new.results import (
     Floats,
-    Mode,
     NextWord,
     RescoredHypothesis,
     ScoredSentence,
@@ -39,7 +39,9 @@ from bnce.scoring_new.results import (
 from bnce.text.normalise import Normaliser
 from bnce.text.sources import batches
 
-BLOCK_WORDS = 2**18  # in memory at a time, where sentences are given as words; a sentence counts as `MIN_WORDS` at least
+BLOCK_WORDS = (
+    2**18
+)  # in memory at a time, where sentences are given as words; a sentence counts as `MIN_WORDS` at least
 MIN_WORDS = 8
 
 Words = Sequence[str]
@@ -55,6 +57,7 @@ class Model(ABC):
     normaliser: Normaliser
     max_context: int | None = None  # the most earlier words that a word is predicted from; None: there is no limit
     device = "cpu"  # where the networks are
+    notice: str | None = None  # what whoever uses the model should know
     has_modes = False  # whether probabilities with a constant and with the softmax differ
 
     @property
@@ -245,7 +248,7 @@ class Model(ABC):
         text = self._of_texts(one for one, _ in pairs)
         scores = self.log_probs(text, mode=self.choose_mode(mode), share=True, after=states)
         found = []
-        for place, ((own, score), log_prob) in enumerate(zip(pairs, scores.log_prob_S.tolist(), strict=True)):
+        for place, ((own, score), log_prob) in enumerate(zip(pairs, scores.totals.tolist(), strict=True)):
             total = float(weights.total(am=score, lm=log_prob, num_words=count_words(own)))
             found.append(RescoredHypothesis(own, total, score, log_prob, place))
         return sorted(found, key=lambda one: -one.total)
@@ -321,9 +324,7 @@ class Model(ABC):
             texts.append(" ".join([*words, *spelt]) + ("" if ended else " …"))
         return texts
 
-    def _continue(
-        self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int
-    ) -> list[list[int]]:
+    def _continue(self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int) -> list[list[int]]:
         """Continue words in several ways, each up to `</s>` or `max_words` words: the ids of the new words."""
         spelt = self.vocabulary.words
         generator = np.random.default_rng(seed)

@@ -16,11 +16,12 @@ import numpy as np
 
 from bnce.corpus.cutter import Tokens
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.machine.packages import need
 from bnce.ngrams.arpa import AS_IT_STANDS, read_words, stored_normaliser
 from bnce.scoring_new.model import Model, State, Words
-from bnce.scoring_new.results import LN_10, Floats, Mode, Sums, WordScores
+from bnce.scoring_new.results import LN_10, Floats, Sums, WordScores
 from bnce.text.normalise import END_WORD, Normaliser
 
 _THREE = np.dtype([("log10_prob", np.float64), ("length", np.int64), ("oov", np.bool_)])
@@ -31,8 +32,13 @@ class NgramModel(Model):
 
     kind = "n-gram"
 
-    def __init__(self, model: Any, name: str, normaliser: Normaliser = AS_IT_STANDS) -> None:
-        self.model, self.name, self.normaliser = model, name, normaliser
+    def __init__(self, model: Any, name: str, normaliser: Normaliser | None = None) -> None:
+        self.model, self.name, self.normaliser = model, name, normaliser or AS_IT_STANDS
+        if normaliser is None:
+            self.notice = (
+                f"'{name}' does not say how its text was cut into words, so text is cut at blanks, and case is kept. "
+                "('bnce ngram' writes it into an ARPA file; let that file lie beside a KenLM binary of the same name.)"
+            )
         self._start = self._new_state()
         self.model.BeginSentenceWrite(self._start)
 
@@ -51,7 +57,8 @@ class NgramModel(Model):
 
     @property
     def numbering(self) -> Vocabulary | None:
-        return None  # KenLM does not tell its own numbers
+        """None, because KenLM does not tell its numbers."""
+        return None
 
     def is_known(self, word: str) -> bool:
         """Whether the model lists a word."""
@@ -67,7 +74,7 @@ class NgramModel(Model):
         after: Sequence[State] | None = None,
         keep_states: bool = False,
     ) -> WordScores:
-        """Compute ln p of every word: sentences whole, since KenLM's words cost so little that sharing gains nothing."""
+        """Compute ln p of every word, sentences whole: KenLM's words cost so little that sharing gains nothing."""
         if spell:
             self.refuse_spelling()
         after = after or [self._start] * len(text)

@@ -1,7 +1,6 @@
-"""What models say of text: probabilities of words, by sentence and in all, as numbers and in the layouts of other tools.
+"""What models say of text: probabilities of words, of sentences and of all, and how other tools print them.
 
-Logarithms are natural, but in the layouts, which print log10: KenLM's `query`, SRILM's `ngram -ppl`, and one JSON object
-per sentence. OOV words are those outside the vocabulary; they are scored as `<unk>`, and figures come with and without
+Logarithms are natural; layouts print log10: KenLM's `query`, SRILM's `ngram -ppl`, one JSON object per sentence. OOV words are those outside the vocabulary; they are scored as `<unk>`, and figures come with and without
 them. `ppl` counts sentence ends as words, `ppl1` leaves them out of the count but not out of the sum: that is SRILM's
 definition. Sources: KenLM's lm/ngram_query.hh; SRILM's manual page ngram(1) and its output.
 
@@ -22,8 +21,8 @@ from numpy.typing import NDArray
 
 from bnce import files
 from bnce.corpus.cutter import Tokens
-from bnce.errors import unknown_name
 from bnce.engine.network import Mode
+from bnce.errors import unknown_name
 from bnce.evaluation.breakdown import perplexity
 from bnce.text.normalise import END_WORD
 
@@ -74,20 +73,20 @@ class WordScores:
             yield SequenceScores(self.log_prob_N[part], self.oov_N[part], self.ngram_length_N[part])
 
     @property
-    def log_prob_S(self) -> Floats:
-        """The total of every sequence."""
+    def totals(self) -> Floats:
+        """ln p of every sequence (S,)."""
         return add_up(self.log_prob_N, self.num_words_S)
 
     @property
-    def num_oov_S(self) -> Ints:
-        """The number of unknown words of every sequence."""
+    def num_oov(self) -> Ints:
+        """How many words of every sequence are unknown (S,)."""
         return add_up(self.oov_N.astype(np.int64), self.num_words_S)
 
     def sums(self) -> Sums:
         """Add up every sequence."""
         counted_N = ~self.oov_N & (self.log_prob_N > -np.inf)
         num_zero_probs = int((~self.oov_N & ~counted_N).sum())
-        return Sums(self.log_prob_S, self.num_oov_S, float(self.log_prob_N[counted_N].sum()), num_zero_probs)
+        return Sums(self.totals, self.num_oov, float(self.log_prob_N[counted_N].sum()), num_zero_probs)
 
 
 def add_up(value_N: NDArray[Any], num_words_S: Ints) -> NDArray[Any]:

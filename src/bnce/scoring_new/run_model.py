@@ -14,12 +14,12 @@ from bnce.corpus.cutter import Tokens
 from bnce.corpus.spelling import SpellingModel
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.engine.beam import Scorer
-from bnce.engine.network import Network, Query, State, Values, gather, join
+from bnce.engine.network import Mode, Network, Query, State, Values, gather, join
 from bnce.engine.packer import Passage, score, score_rows
 from bnce.engine.sampling import Sampling, generate
 from bnce.errors import UserError
 from bnce.scoring_new.model import Model, Words
-from bnce.scoring_new.results import Bools, Floats, Ints, Mode, NextWord, WordScores
+from bnce.scoring_new.results import Bools, Floats, Ints, NextWord, WordScores
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 
 # Of so many words of the vocabulary one or more: then all of them are scored at once.
@@ -98,7 +98,7 @@ class RunModel(Model):
         is_exact = mode == "normalised"
         query = Query(log_z=is_exact)
         values, states = self.answer(text, query, share=share, after=after, keep_states=keep_states)
-        log_prob_N = values.log_probs(None if is_exact else self.network.log_z)
+        log_prob_N: Floats = values.log_probs(None if is_exact else self.network.log_z).astype(np.float64, copy=False)
         assert text.ids is not None
         oov_N: Bools = text.ids == UNK
         if spell:
@@ -119,10 +119,9 @@ class RunModel(Model):
         sequences = text.sequences
         if not keep_states:
             return score(self.network, sequences, query, after=after, share=share), None
-        passages = [
-            Passage(ids, state=state)
-            for ids, state in zip(sequences, after or [None] * len(sequences), strict=True)
-        ]
+        passages = [Passage(ids) for ids in sequences]
+        if after is not None:
+            passages = [one._replace(state=state) for one, state in zip(passages, after, strict=True)]
         scored = sorted(score_rows(self.network, passages, query, keep_states=True), key=lambda one: one.number)
         states = [one.after or self.start() for one in scored]
         return join([one.values for one in scored], query), states
@@ -190,19 +189,19 @@ class RunModel(Model):
             for words, scores, constant in rows
         ]
 
-    def _continue(
-        self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int
-    ) -> list[list[int]]:
+    def _continue(self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int) -> list[list[int]]:
         """Continue words in several ways, all texts side by side."""
-        return generate(self.network, self.vocabulary.encode(words), num_texts, max_words, sampling, seed)
+        return generate(self.network, self.vocabulary.encode(words).tolist(), num_texts, max_words, sampling, seed)
 
 
 def load_run(path: str | Path, device: str = "cpu") -> RunModel:
     """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N."""
-    from bnce.engine.opening import open_network
+    from bnce.engine.torch_network import TorchNetwork
+    from bnce.machine.devices import choose_device
     from bnce.runs.directory import Run
+    from bnce.runs.model_file import load_model
 
     run = Run.open(Path(path))
     spelling = SpellingModel.of_run(run.path)
-    network = open_network(run, device)
+    network = TorchNetwork(load_model(run, str(choose_device(device))))
     return RunModel(network, run.vocabulary, run.normaliser, str(path), spelling, run.target_counts)
