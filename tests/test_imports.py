@@ -34,6 +34,7 @@ ORDER = [
     "first_look",
     "output_layer",
     "language_model",
+    "engine",
     "optimisers",
     "evaluation",
     "runs",
