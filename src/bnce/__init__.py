@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from bnce.rescoring.pyctcdecode import DecoderLanguageModel
     from bnce.scoring.loading import load
     from bnce.scoring.model import Model
-    from bnce.scoring.sampling import Sampling
-    from bnce.scoring.scorer import Scorer
+    from bnce.engine.sampling import Sampling
+    from bnce.engine.beam import Scorer
     from bnce.tables.arrays import surprisal
     from bnce.text.normalise import Normaliser
 
@@ -105,8 +105,8 @@ _HOMES = {
     "RowExchange": ("bnce.optimisers.exchange", "layer"),
     "RowwiseAdagrad": ("bnce.optimisers.rowwise", "layer"),
     "RowwiseAdam": ("bnce.optimisers.rowwise", "layer"),
-    "Sampling": ("bnce.scoring.sampling", "score"),
-    "Scorer": ("bnce.scoring.scorer", "score"),
+    "Sampling": ("bnce.engine.sampling", "score"),
+    "Scorer": ("bnce.engine.beam", "score"),
     "calibrate": ("bnce.calibration.run", "train"),
     "clip_grad_norm_": ("bnce.optimisers.gradients", "layer"),
     "ctc_decoder_lm": ("bnce.rescoring.flashlight", "score"),

@@ -32,12 +32,12 @@ def choice(names: str, help: str, show_default: bool | str = True) -> Any:
 
 
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run, exported run (ONNX), mixture (.toml) or n-gram model.")
+    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")
 ]
 
 # For commands that need PyTorch's network.
 TrainedModelArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model; not an export to ONNX.")
+    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")
 ]
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory from 'bnce train'.")]
@@ -65,7 +65,10 @@ SettingsOption = Annotated[
 # How probabilities are had; `bnce score` has a third way, which compares the two.
 MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
-ModeOption = Annotated[str, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))]
+MODE_DEFAULT = "unnormalised where the model has a constant Z"
+ModeOption = Annotated[
+    str | None, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES), show_default=MODE_DEFAULT)
+]
 
 MAY_EXCEED = (
     "unnormalised: with the constant Z, so probabilities sum to 1 only approximately, and one of them can be above 1"

@@ -68,6 +68,12 @@ class Tokens:
         """Give the same words as one sequence."""
         return replace(self, num_words_S=np.array([len(self.words)], dtype=np.int64))
 
+    def first(self, num_sequences: int) -> Tokens:
+        """Give the first sequences."""
+        length_S = self.num_words_S[:num_sequences]
+        end = int(length_S.sum())
+        return Tokens(self.words[:end], length_S, None if self.ids is None else self.ids[:end])
+
     def __len__(self) -> int:
         return len(self.num_words_S)
 

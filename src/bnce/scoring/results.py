@@ -1,8 +1,9 @@
 """What models say of text: probabilities of words, of sentences and of all, and how other tools print them.
 
-Logarithms are natural; layouts print log10: KenLM's `query`, SRILM's `ngram -ppl`, one JSON object per sentence. OOV words are those outside the vocabulary; they are scored as `<unk>`, and figures come with and without
-them. `ppl` counts sentence ends as words, `ppl1` leaves them out of the count but not out of the sum: that is SRILM's
-definition. Sources: KenLM's lm/ngram_query.hh; SRILM's manual page ngram(1) and its output.
+Logarithms are natural; layouts print log10: KenLM's `query`, SRILM's `ngram -ppl`, one JSON object per sentence. OOV
+words are those outside the vocabulary; they are scored as `<unk>`, and figures come with and without them. `ppl` counts
+sentence ends as words, `ppl1` leaves them out of the count but not out of the sum: that is SRILM's definition. Sources:
+KenLM's lm/ngram_query.hh; SRILM's manual page ngram(1) and its output.
 
 Legend: S sequences, N words of all of them with every `</s>`.
 """

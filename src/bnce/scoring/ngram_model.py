@@ -20,8 +20,8 @@ from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.machine.packages import need
 from bnce.ngrams.arpa import AS_IT_STANDS, read_words, stored_normaliser
-from bnce.scoring_new.model import Model, State, Words
-from bnce.scoring_new.results import LN_10, Floats, Sums, WordScores
+from bnce.scoring.model import Model, State, Words
+from bnce.scoring.results import LN_10, Floats, Sums, WordScores
 from bnce.text.normalise import END_WORD, Normaliser
 
 _THREE = np.dtype([("log10_prob", np.float64), ("length", np.int64), ("oov", np.bool_)])
