@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from bnce.calibration.run import calibrate
     from bnce.corpus.prepare import prepare
     from bnce.corpus.store import Corpus
+    from bnce.engine.beam import Scorer
+    from bnce.engine.sampling import Sampling
     from bnce.filtering.document_scorer import DocumentScorer
     from bnce.losses.loss import OutputBatch
     from bnce.noise import Noise
@@ -47,8 +49,6 @@ if TYPE_CHECKING:
     from bnce.rescoring.pyctcdecode import DecoderLanguageModel
     from bnce.scoring.loading import load
     from bnce.scoring.model import Model
-    from bnce.engine.sampling import Sampling
-    from bnce.engine.beam import Scorer
     from bnce.tables.arrays import surprisal
     from bnce.text.normalise import Normaliser
 

@@ -13,7 +13,7 @@ from bnce.corpus.spelling import SpellingModel
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
-from bnce.scoring.scored import WordScores
+from bnce.scoring.results import WordScores
 
 WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
 AS_IT_STANDS = Normaliser(lowercase=False, tokens="whitespace", sentences="lines")

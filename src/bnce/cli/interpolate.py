@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -63,7 +63,7 @@ def interpolate(
     models = [open_model(path, device) for path in paths]
     # Models that do not go together are refused before any text is scored.
     mixture = MixtureModel(models, [1 / len(models)] * len(models))
-    used = mixture.choose_mode(cast(Any, mode))
+    used = mixture.choose_mode(mode)
     tokens, num_lines = _read(mixture, valid)
     num_left_out = num_lines - len(tokens)
     if not len(tokens):

@@ -31,14 +31,10 @@ def choice(names: str, help: str, show_default: bool | str = True) -> Any:
     return typer.Option(metavar=names, help=help, show_default=show_default, autocompletion=complete(*names.split("|")))
 
 
-ModelArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")
-]
+ModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")]
 
 # For commands that need PyTorch's network.
-TrainedModelArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")
-]
+TrainedModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")]
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory from 'bnce train'.")]
 

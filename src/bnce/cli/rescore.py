@@ -18,7 +18,6 @@ from bnce.cli.options import (
     ModeOption,
     flag,
     goes_to_stdout,
-    is_normalised,
     option,
     warn_of_tokenised,
 )
@@ -102,7 +101,7 @@ def rescore(
             show_default="standard output",
         ),
     ] = None,
-    mode: ModeOption = "unnormalised",
+    mode: ModeOption = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -141,7 +140,6 @@ def rescore(
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
 
-    normalised = is_normalised(mode, "rescoring")
     if out is not None and goes_to_stdout(out, as_json):
         out = None
     outputs = [path for path in (save_weights, out) if path is not None]
@@ -162,8 +160,7 @@ def rescore(
     check_scores(weights, last.nbest, last.path, given)
     begun = time.perf_counter()
     model = open_model(run, device)
-    if not normalised:
-        model.refuse_unnormalised()
+    used = model.choose_mode(mode)
     seconds = {"load": time.perf_counter() - begun, "score": 0.0, "tune": 0.0}
     every = [last] if dev is None or dev is last else [dev, last]
     for lists in every:
@@ -176,8 +173,7 @@ def rescore(
     with progress_bar() as bar:
         task = bar.add_task("rescoring", total=num_scored)
         scored = [
-            score_nbest(model, lists.nbest, lambda num: bar.update(task, advance=num), normalised=normalised)
-            for lists in every
+            score_nbest(model, lists.nbest, lambda num: bar.update(task, advance=num), mode=used) for lists in every
         ]
     seconds["score"] = time.perf_counter() - begun
     scores = scored[-1]
@@ -212,7 +208,7 @@ def rescore(
         "nbest": last.path,
         "format": last.nbest.form,
         "scores": list(last.nbest.score_names),
-        "mode": mode,
+        "mode": used,
         "num_utterances": len(last.nbest.utterances),
         "num_hypotheses": last.nbest.num_hypotheses,
         "form": found_form.to_dict(),

@@ -8,7 +8,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,10 +30,12 @@ from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from bnce.corpus.cutter import Tokens
+    from bnce.engine.network import Mode
     from bnce.scoring.model import Model
-    from bnce.scoring.results import Mode, Sums, WordScores
+    from bnce.scoring.results import Sums, WordScores
 
 CHECKED, NUM_CHECKED = "checked", 1000  # a mode, and at how many words it compares
+FILE_HELP = "Text, one sentence per line, or records (.jsonl, .parquet); - for standard input."
 _CHECKED = ("mean_difference", "max_difference", "log_z_mean", "log_z_std")
 SPELT = (
     "A word outside the vocabulary has the probability p(<unk>) times that of its spelling, so every word counts. "
@@ -44,14 +46,12 @@ SPELT = (
 
 def score(
     run: ModelArgument,
-    text: Annotated[
-        str, typer.Argument(metavar="FILE", help="Text, one sentence per line, or records (.jsonl, .parquet); - for standard input.")
-    ] = "-",
+    text: Annotated[str, typer.Argument(metavar="FILE", help=FILE_HELP)] = "-",
     mode: Annotated[
         str | None,
         option(
             "MODE",
-            f"{MODE_HELP} {CHECKED}: with the constant Z, compared with the softmax at the first {NUM_CHECKED:,} words.",
+            f"{MODE_HELP} {CHECKED}: with the constant Z, compared with the softmax at {NUM_CHECKED:,} words.",
             "--mode",
             autocompletion=complete(*MODES, CHECKED),
             show_default=MODE_DEFAULT,
@@ -123,7 +123,7 @@ def score(
         raise UserError(
             f"--mode checked is for a run, and '{model.name}' is a file: give a run directory, or leave it out."
         )
-    scoring = _Scoring(model, model.choose_mode("unnormalised" if mode == CHECKED else cast(Any, mode)), bool(carry), spell)
+    scoring = _Scoring(model, model.choose_mode("unnormalised" if mode == CHECKED else mode), bool(carry), spell)
     used, check = scoring.mode, _Check(scoring) if mode == CHECKED else None
     cutter, totals = model.cutter(), Totals()
     num_lines = num_changed = num_several = num_spelt = num_bytes_read = 0
@@ -202,9 +202,7 @@ class _Scoring:
     carry: bool
     spell: bool
 
-    def score(
-        self, blocks: Iterable[Tokens], per_word: bool
-    ) -> Iterator[tuple[Tokens, WordScores | None, Sums]]:
+    def score(self, blocks: Iterable[Tokens], per_word: bool) -> Iterator[tuple[Tokens, WordScores | None, Sums]]:
         """Score the blocks of a passage; of an n-gram model sums alone take half the time."""
         if not (per_word or self.carry or self.spell):
             yield from ((tokens, None, self.model.sums(tokens, mode=self.mode)) for tokens in blocks)
@@ -224,19 +222,19 @@ class _Check:
         """Take words of the first block of a passage, if more are wanted."""
         if len(self.differences) >= NUM_CHECKED:
             return
-        left = NUM_CHECKED - len(self.differences)
+        model, left = self.scoring.model, NUM_CHECKED - len(self.differences)
         sample = [tokens.first(1 + int((tokens.num_words_S.cumsum() < left).sum()))]
         (own, exact) = (
-            next(self.scoring.model.score_blocks(sample, mode=mode, carry=self.scoring.carry))[1].log_prob_N
+            next(model.score_blocks(sample, mode=model.choose_mode(mode), carry=self.scoring.carry))[1].log_prob_N
             for mode in MODES
         )
         self.differences += (own - exact).tolist()
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, Any]:
         """Give how far the constant is from ln Z(context)."""
         import numpy as np
 
-        difference_N, log_z = np.array(self.differences[:NUM_CHECKED]), self.scoring.model.log_z
+        difference_N, log_z = np.array(self.differences[:NUM_CHECKED]), self.scoring.model.log_z or 0.0
         if not len(difference_N):
             return {"num_positions": 0, "log_z": log_z, **dict.fromkeys(_CHECKED, math.nan)}
         mean = float(difference_N.mean())

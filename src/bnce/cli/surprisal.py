@@ -17,7 +17,6 @@ from bnce.cli.options import (
     ModeOption,
     flag,
     goes_to_stdout,
-    is_normalised,
     option,
 )
 from bnce.errors import UserError, counted
@@ -70,7 +69,7 @@ def surprisal(
             show_default="blanks between all words",
         ),
     ] = None,
-    mode: ModeOption = "normalised",
+    mode: ModeOption = None,
     spell: Annotated[
         bool,
         flag(
@@ -116,9 +115,10 @@ def surprisal(
             )
         out = Path("/dev/stdout")
     files.refuse_overwriting([out], [table, *model_files(run)])
-    measuring = Measuring(is_normalised(mode, "measuring"), spell, entropy, prefix)
-    columns = Columns(word, tuple(text or ()), sentence, glued)
     model = open_model(run, device)
+    used = model.choose_mode(mode)
+    measuring = Measuring(used == "normalised", spell, entropy, prefix)
+    columns = Columns(word, tuple(text or ()), sentence, glued)
     with shown_progress(f"measuring {table}") as progress:
         result = add_surprisal(model, table, out, columns, measuring, lambda num_rows: progress(num_rows, 0))
     if as_json:

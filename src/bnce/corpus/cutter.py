@@ -68,6 +68,11 @@ class Tokens:
         """Give the same words as one sequence."""
         return replace(self, num_words_S=np.array([len(self.words)], dtype=np.int64))
 
+    def by_text(self) -> Tokens:
+        """Give the same words with one sequence per text, as documents are scored."""
+        end_T = np.concatenate([[0], np.cumsum(self.num_words_S)])[np.cumsum(self.num_sequences_T)]
+        return replace(self, num_words_S=np.diff(end_T, prepend=0), num_sequences_T=np.ones_like(end_T))
+
     def first(self, num_sequences: int) -> Tokens:
         """Give the first sequences."""
         length_S = self.num_words_S[:num_sequences]

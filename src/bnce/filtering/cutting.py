@@ -123,17 +123,12 @@ class WordCutter:
     def cut(self, texts: Sequence[str]) -> Figures:
         """Give the fields of `CutBlock` from `num_words_N` to `length_N`."""
         model = open_model(self.model)
-        reader = model.reader(normalised=self.normalised, carry=model.kind != "n-gram", spell=self.spell)
-        figures = []
-        for text in texts:
-            reader.begin_document()
-            sentences = [words for line in text.split("\n") for words in model.normaliser(line)]
-            scores = reader.score(sentences) if sentences else []
-            num_unknown = sum(int(one.oov.sum()) for one in scores)
-            log_prob = float(sum(one.log_probs.sum() for one in scores))
-            figures.append((sum(map(len, sentences)), len(sentences), num_unknown, log_prob))
-        words, ends, unknown = (np.array([one[place] for one in figures], dtype=np.int64) for place in range(3))
-        return words, ends, unknown, np.array([one[3] for one in figures]), None, np.zeros(len(texts), dtype=np.int64)
+        tokens = model.cutter().cut(texts, "split")
+        documents, num_ends = tokens.by_text(), tokens.num_sequences_T
+        mode = "normalised" if self.normalised or not model.self_normalised else None
+        scores = model.log_probs(documents, mode=mode, spell=self.spell)
+        num_words, none = documents.num_words_S - num_ends, np.zeros(len(texts), dtype=np.int64)
+        return num_words, num_ends, scores.num_oov, scores.totals, None, none
 
 
 def cut_block(block: Texts, cutter: Cutter | WordCutter) -> CutBlock:

@@ -19,9 +19,11 @@ from bnce.filtering.cutting import CutBlock, Cutter, Fields, WordCutter, open_mo
 from bnce.filtering.shards import Block
 from bnce.filtering.streams import Ids, StreamScorer
 from bnce.filtering.writing import Scores, rounded
-from bnce.scoring.export_record import is_exported
+from bnce.machine.devices import choose_device
+from bnce.runs.directory import Run
+from bnce.runs.model_file import load_model
 from bnce.scoring.loading import MIXTURE_ENDING, load, mixture_components
-from bnce.scoring.model import Model, no_spelling
+from bnce.scoring.model import Model
 from bnce.scoring.run_model import RunModel
 
 MAX_WAITING = 256  # blocks behind one that is not scored yet, because of a very long document in it
@@ -60,8 +62,6 @@ class Engine:
         self.cut: Cutter | WordCutter
         self.model: Model
         path = os.path.abspath(scoring.model)
-        if is_exported(Path(path)):
-            raise UserError(f"'{scoring.model}' is an exported run: bnce filter needs the run that it was made from.")
         is_file = Path(path).is_file()
         model = self.model = open_model(path) if is_file else load(path, scoring.device)
         if scoring.spell:
@@ -71,8 +71,8 @@ class Engine:
             # Whoever cuts texts scores them, too: KenLM is as quick as that.
             self.cut = WordCutter(path, scoring.fields, self.is_normalised, scoring.spell)
             return
-        assert isinstance(model, RunModel)
-        self.streams = StreamScorer(model.network, normalised=self.is_normalised, precision=scoring.precision)
+        network = load_model(Run.open(path), str(choose_device(scoring.device)))
+        self.streams = StreamScorer(network, normalised=self.is_normalised, precision=scoring.precision)
         self.cut = Cutter(path, model.vocabulary.digest, model.normaliser, scoring.fields, scoring.spell)
 
     @property
@@ -80,7 +80,7 @@ class Engine:
         """How probabilities are had: as `Scoring.mode` says, or as the model is when it says auto."""
         if self.model.kind == "n-gram":
             return "n-gram"
-        if isinstance(self.model, RunModel) and self.model.is_exact:
+        if isinstance(self.model, RunModel) and self.model.network.is_exact:
             return "exact"
         return "normalised" if self.is_normalised else "unnormalised"
 
@@ -191,7 +191,7 @@ def check_scoring(scoring: Scoring) -> None:
         parts = [one for one, _ in mixture_components(path)] if path.suffix == MIXTURE_ENDING else [path]
         for part in parts:
             if part.is_file():
-                raise no_spelling(str(part))
+                raise UserError(f"'{part}' is not a run, and only runs have a spelling model.")
     if scoring.precision != "float32" and Path(scoring.model).is_file():
         raise UserError(
             f"'{scoring.model}' is a file, and {argument('precision')} is for runs: leave out {argument('precision')}."

@@ -35,8 +35,7 @@ from bnce.filtering.shard_work import REPORTS, Plan, filter_alone, filter_shards
 from bnce.filtering.shards import Shard, find_shards
 from bnce.machine.threads import num_cores
 from bnce.machine.workers import Processes, map_in_order
-from bnce.scoring.fingerprint import fingerprint
-from bnce.scoring.loading import model_files
+from bnce.scoring.loading import fingerprint, model_files
 from bnce.text.sources import source_bytes
 
 NUM_SAMPLED = 5000

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bnce.corpus.vocabulary import END
+from bnce.engine.torch_network import TorchNetwork
 from bnce.errors import UserError, argument, unknown_name
 from bnce.language_model import LanguageModel
 from bnce.machine.capturing import SideStream
 from bnce.machine.precision import float32_products
 from bnce.models.body import State
-from bnce.scoring.torch_engine import TorchEngine
 
 NUM_STREAMS = {"cpu": 64, "cuda": 2048}
 NUM_STEPS = {"cpu": 16, "cuda": 32}
@@ -68,9 +68,9 @@ class StreamScorer:
         num_steps: int | None = None,
         aligned: bool | None = None,
     ) -> None:
-        engine = TorchEngine(network)
+        engine = TorchNetwork(network)
         if not normalised:
-            engine.refuse_unnormalised()
+            engine.choose_mode("unnormalised")
         if precision not in PRECISIONS:
             raise unknown_name("precision", precision, PRECISIONS)
         self.network, self.normalised, self.precision = network.eval(), normalised, precision
@@ -78,7 +78,7 @@ class StreamScorer:
         if precision != "float32" and self.device.type == "cpu":
             raise UserError(f"The precision is {precision}, which is for GPUs: use {argument('precision', 'float32')}.")
         most = NUM_STREAMS[self.device.type] if num_streams is None else num_streams
-        self.num_streams = engine.num_side_by_side(most)
+        self.num_streams = engine.rows_at_once(most)
         self.num_steps = NUM_STEPS[self.device.type] if num_steps is None else num_steps
         # A body that attends cannot be reset within a chunk: its documents begin where chunks do. On a CPU those of
         # recurrent bodies do, too. The end of a document then leaves some steps empty, but a chunk in one call takes

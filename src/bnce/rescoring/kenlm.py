@@ -20,11 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bnce.errors import UserError
 from bnce.rescoring.word_steps import Step, WordSteps
 from bnce.scoring import model as scoring
 from bnce.scoring.loading import load
-from bnce.scoring.ngram import NgramModel
+from bnce.scoring.ngram_model import NgramModel
+from bnce.scoring.results import LN_10, SequenceScores
 from bnce.text.normalise import END_WORD
 
 
@@ -106,15 +109,17 @@ class Model:
         read = [self._steps.read(word) for word in _text(sentence).split()]
         words = [own for words in read for own in words]
         if isinstance(self.model, NgramModel):
-            scores = self.model.score_sentence(words, begins=bos, ends=eos)
+            found = zip(*self.model.model.full_scores(" ".join(words), bos=bos, eos=eos), strict=True)
+            log10_probs, lengths, oov = map(np.array, found)
+            scores = SequenceScores(log10_probs * LN_10, oov, lengths)
         else:
-            (scores,) = self.model.score_words([words], normalised=self._steps.normalised)
+            (scores,) = self.model.score_words([words], mode=self._steps.mode)
         begin = 0
         for own in [*read, *([(END_WORD,)] if eos else [])]:
             part = slice(begin, begin := begin + len(own))
             lengths = scores.ngram_lengths[part]
             step = Step(float(scores.log_probs[part].sum()), int(scores.oov[part].sum()))
-            yield _full(step, lengths[-1] if lengths else 0)
+            yield _full(step, lengths[-1] if len(lengths) else 0)
 
     def BeginSentenceWrite(self, state: State) -> None:
         """Make a state that of the start of a sentence."""
@@ -123,7 +128,9 @@ class Model:
     def NullContextWrite(self, state: State) -> None:
         """Make a state one without context: for a run or a mixture, that of the start of a text."""
         if isinstance(self.model, NgramModel):
-            self._write(state, (), self.model.start_without_context())
+            own = type(self.model.start())()
+            self.model.model.NullContextWrite(own)
+            self._write(state, (), own)
         else:
             self.BeginSentenceWrite(state)
 

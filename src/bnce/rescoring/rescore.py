@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce.engine.network import Mode
+from bnce.engine.prefix_tree import TREE_TEXTS
 from bnce.rescoring.error_rate import Errors, count_errors, sum_errors
 from bnce.rescoring.formats.source import AM, OLD_LM, tell_apart
 from bnce.rescoring.nbest import NBest
 from bnce.scoring.model import Model
-from bnce.scoring.prefixes import TREE_SEQUENCES
-from bnce.scoring.scored import Floats
+from bnce.scoring.results import Floats
 from bnce.scoring.weights import Weights, count_words
 
 # Hypotheses that are scored together: those of whole utterances, as many as one tree takes.
-BLOCK_HYPOTHESES = TREE_SEQUENCES
+BLOCK_HYPOTHESES = TREE_TEXTS
 
 FULL_COLUMNS = ("utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis")
 
@@ -107,14 +108,14 @@ class Scores:
 
 
 def score_nbest(
-    model: Model, nbest: NBest, advance: Callable[[int], object] = lambda num: None, *, normalised: bool = False
+    model: Model, nbest: NBest, advance: Callable[[int], object] = lambda num: None, *, mode: Mode | None = None
 ) -> Scores:
     """Score every hypothesis with the new language model; `advance` is told how many more are done."""
     lists = [utterance.texts for utterance in nbest.utterances]
     found: dict[str, tuple[float, int]] = {}  # by text, so that equal hypotheses have equal scores, to the bit
     for texts in in_blocks(lists):
         words = [model.words(text) for text in texts]
-        every = model.score_words(words, normalised=normalised, share_prefixes=True)
+        every = model.score_words(words, mode=mode, share=True)
         for text, scores in zip(texts, every, strict=True):
             found[text] = float(scores.log_probs.sum()), int(scores.oov.sum())
         advance(len(texts))

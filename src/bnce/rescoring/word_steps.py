@@ -10,8 +10,9 @@ import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from bnce.corpus.cutter import Tokens
 from bnce.scoring.model import Model, State
-from bnce.scoring.ngram import NgramModel
+from bnce.scoring.ngram_model import NgramModel
 from bnce.text.normalise import END_WORD, UNKNOWN_WORD
 
 _KEPT_WORDS = 2**16
@@ -30,7 +31,7 @@ class WordSteps:
     """Steps through a model word by word; where it was trained with the softmax, probabilities are normalised."""
 
     def __init__(self, model: Model, normalised: bool = False) -> None:
-        self.model, self.normalised = model, normalised or not model.self_normalised
+        self.model, self.mode = model, model.choose_mode("normalised" if normalised else None)
         self.read = functools.lru_cache(_KEPT_WORDS)(self._read_word)
 
     @property
@@ -46,7 +47,7 @@ class WordSteps:
         log_prob, num_oov = 0.0, 0
         words = self.read(word)
         for place, own in enumerate(words):
-            log_prob += float(self.model.next_log_probs(state, [own], normalised=self.normalised)[0])
+            log_prob += float(self.model.next_log_probs(state, [own], mode=self.mode)[0])
             num_oov += own != END_WORD and not self.model.is_known(own)
             if place + 1 < len(words):
                 state = self.model.advance(state, own)
@@ -60,7 +61,9 @@ class WordSteps:
         before = [own for one in (*history, word) for own in self.read(one)][:-1]
         for own in words[:-1]:
             state = self.model.advance(state, own)
-        return self.model.ngram_length(state, before, words[-1])
+        if isinstance(self.model, NgramModel):
+            return int(self.model.log_probs(Tokens.of([words[-1:]], None, end=False), after=[state]).ngram_length_N[0])
+        return 1 + min(len(before) + 1, self.model.max_context or len(before) + 1)
 
     def advance(self, state: State, word: str) -> State:
         """Give the state after a word."""

@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from bnce.corpus.vocabulary import END, SPECIALS, Vocabulary
 from bnce.engine.network import Mode
 from bnce.engine.sampling import Sampling, check_texts, highest, sample_words
 from bnce.errors import UserError, argument, shown, unknown_name, whole_number
-from bnce.scoring.weights import Weights, count_words
 from bnce.scoring.results import (
     Floats,
     NextWord,
@@ -36,6 +35,7 @@ from bnce.scoring.results import (
     WordScores,
     scored_sentences,
 )
+from bnce.scoring.weights import Weights, count_words
 from bnce.text.normalise import Normaliser
 from bnce.text.sources import batches
 
@@ -118,11 +118,11 @@ class Model(ABC):
         """Give log10 of a word's share of the training text; None if the model has no counts or never saw it."""
         return None
 
-    def choose_mode(self, mode: Mode | None) -> Mode:
+    def choose_mode(self, mode: str | None) -> Mode:
         """Choose how probabilities are computed, and refuse the constant of a model that has none."""
         if mode is not None and mode not in get_args(Mode):
             raise unknown_name("mode", str(mode), get_args(Mode))
-        return self._choose_mode(mode)
+        return self._choose_mode(cast(Mode | None, mode))
 
     def _choose_mode(self, mode: Mode | None) -> Mode:
         return "normalised"  # by itself

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -108,6 +108,11 @@ class ScoredSentence:
     oov: Bools
     ngram_lengths: Ints
 
+    @classmethod
+    def of(cls, words: Sequence[str], scores: SequenceScores, ids: Sequence[int] = ()) -> ScoredSentence:
+        """Put words beside their scores, and `</s>` after them."""
+        return cls([*words, END_WORD], list(ids), *scores)
+
     @property
     def log_prob(self) -> float:
         """The sentence's total, OOV words included."""
@@ -133,11 +138,11 @@ class ScoredSentence:
 def scored_sentences(text: Tokens, scores: WordScores) -> Iterator[ScoredSentence]:
     """Put the words of a text beside their scores, sentence by sentence; words without numbers have the id 0."""
     ids = np.zeros(len(text.words), dtype=np.int64) if text.ids is None else text.ids
-    ends = np.cumsum(text.num_words_S).tolist()
-    for begin, end in itertools.pairwise([0, *ends]):
-        part = slice(begin, end)
-        values = scores.log_prob_N[part], scores.oov_N[part], scores.ngram_length_N[part]
-        yield ScoredSentence(text.words[part], ids[part].tolist(), *values)
+    begin = 0
+    for own in scores:
+        end = begin + len(own.log_probs)
+        yield ScoredSentence(text.words[begin:end], ids[begin:end].tolist(), *own)
+        begin = end
 
 
 @dataclass

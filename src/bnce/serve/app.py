@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from bnce import files
 from bnce.errors import UserError
 from bnce.scoring.model import Model
-from bnce.scoring.scored import ScoredSentence, Totals, WordScores
+from bnce.scoring.results import ScoredSentence, SequenceScores, Totals
 from bnce.scoring.weights import NAMES, Weights, count_words
 from bnce.serve.batcher import Batcher, Kind, Question
 from bnce.serve.guard import Guard
@@ -134,12 +134,9 @@ async def _give(page: Response) -> Response:
 
 
 def _ask(model: Model, kind: Kind, texts: list[list[str]]) -> Sequence[Any]:
-    is_normalised = kind.mode == "normalised"
     if kind.what == "next":
-        return model.next_words_after(texts, kind.num_next, normalised=is_normalised)
-    return model.score_words(
-        texts, normalised=is_normalised, spell=kind.spell, share_prefixes=kind.what == "hypotheses"
-    )
+        return model.next_words_after(texts, kind.num_next, mode=kind.mode)
+    return list(model.score_words(texts, mode=kind.mode, spell=kind.spell, share=kind.what == "hypotheses"))
 
 
 def _choose_mode(model: Model, mode: Mode | None) -> Mode:
@@ -148,7 +145,7 @@ def _choose_mode(model: Model, mode: Mode | None) -> Mode:
         raise HTTPException(
             422, 'The model was trained with the softmax and has no constant Z: send "mode": "normalised".'
         )
-    return mode or ("unnormalised" if model.self_normalised else "normalised")
+    return model.choose_mode(mode)
 
 
 def _cut(model: Model, asked: ScoreRequest) -> tuple[list[int], list[list[str]]]:
@@ -163,7 +160,7 @@ def _cut(model: Model, asked: ScoreRequest) -> tuple[list[int], list[list[str]]]
 
 
 def _scored(
-    mode: Mode, log_z: float | None, sources: list[int], cut: list[list[str]], scores: list[WordScores]
+    mode: Mode, log_z: float | None, sources: list[int], cut: list[list[str]], scores: list[SequenceScores]
 ) -> dict[str, Any]:
     """Write up sentences; where scores with the softmax follow those with the constant, they are `exact`."""
     scored = list(map(ScoredSentence.of, cut, scores[: len(cut)]))
@@ -173,10 +170,11 @@ def _scored(
     answer: dict[str, Any] = {"mode": mode, "log_base": 10, "log_z": constant, "sentences": sentences}
     answer["totals"] = Totals.of(scored).to_dict()
     for sentence, own, truth in zip(sentences, scored, exact, strict=False):
-        sentence["exact_log10_probs"], sentence["exact_log10_prob"] = truth.log10_probs.tolist(), truth.log10_prob
+        record = truth.to_dict()
+        sentence["exact_log10_probs"], sentence["exact_log10_prob"] = record["log10_probs"], record["log10_prob"]
         # Both kinds of probability have the same score above ln Z(context). A mixture has several constants.
         if log_z is not None:
-            sentence["log_z"] = (log_z + (own.log10_probs - truth.log10_probs) * math.log(10)).tolist()
+            sentence["log_z"] = (log_z + (own.log_probs - truth.log_probs)).tolist()
     if exact:
         values = [value for sentence in sentences for value in sentence.get("log_z", ())]
         answer["exact_totals"] = Totals.of(exact).to_dict()
@@ -184,7 +182,7 @@ def _scored(
     return answer
 
 
-def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[WordScores]) -> dict[str, Any]:
+def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[SequenceScores]) -> dict[str, Any]:
     """Write up an utterance with the next of the scores."""
     hypotheses: list[dict[str, Any]] = []
     for place, given in enumerate(utterance.hypotheses, 1):

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.errors import UserError, argument
-from bnce.scoring.entropy import EntropyReader
-from bnce.scoring.model import Model, Reader
-from bnce.scoring.scored import Floats, WordScores
+from bnce.scoring.model import Model
+from bnce.scoring.results import Floats, SequenceScores
 from bnce.tables.cells import cell_cutter, is_word, places_in
 from bnce.tables.columns import Block, Measuring, Row, Totals
+from bnce.tables.readers import EntropyReader, Reader
 
 BITS_PER_NAT = 1 / math.log(2)
 BLOCK_ROWS = 2**13
@@ -115,7 +115,7 @@ class Measurer:
 
     def _score(self, segments: Sequence[_Segment], num_rows: int) -> Block:
         """Score the words, and sum them up for every row."""
-        scores: list[WordScores] = self._of_each(self.reader, segments)
+        scores: list[SequenceScores] = self._of_each(self.reader, segments)
         rows = [np.array(one, dtype=np.int64) for segment in segments for one in segment.rows]
         word_N = [word for segment in segments for sentence in segment.sentences for word in sentence]
         row_N = np.concatenate([np.zeros(0, dtype=np.int64), *rows])

@@ -12,13 +12,12 @@ from typing import Any
 
 from bnce import files
 from bnce.errors import UserError, argument
-from bnce.scoring.batches import Check
 from bnce.scoring.model import Model
 from bnce.tables.columnar import BATCH_ROWS, ColumnarFile, in_batches, rows_of, write_columnar
 from bnce.tables.columns import Block, Columns, Measuring, Row, Totals, check_columns, truth
 from bnce.tables.delimited import SEPARATORS, DelimitedFile, Record, write_delimited
 from bnce.tables.measure import Measurer
-from bnce.tables.readers import open_reader
+from bnce.tables.readers import Check, open_reader
 from bnce.text.sources import file_ending, read_lines
 from bnce.text.unpack import PACKED
 
