@@ -168,7 +168,9 @@ class Model(ABC):
         Each sentence starts without context; with `carry`, runs continue from where the previous sentence ended.
         With `spell` an unknown word has a probability of its own: p(<unk>) · p(its spelling).
         """
-        return list(self.stream(texts, mode=mode, carry=carry, spell=spell))
+        if isinstance(texts, str):
+            raise UserError("The sentences to score are one string: give a list of them, such as ['a sentence'].")
+        return list(self.stream(map(self.words, texts), mode=mode, carry=carry, spell=spell))
 
     def score_words(
         self,
@@ -188,8 +190,6 @@ class Model(ABC):
         self, sentences: Iterable[str | Words], *, mode: Mode | None = None, carry: bool = False, spell: bool = False
     ) -> Iterator[ScoredSentence]:
         """Score a stream of texts, or of sentences that are cut into words, in bounded memory: see `score`."""
-        if isinstance(sentences, str):
-            raise UserError("The sentences to score are one string: give a list of them, such as ['a sentence'].")
         words = (self.words(one) if isinstance(one, str) else one for one in sentences)
         blocks = batches(words, lambda one: max(len(one), MIN_WORDS), BLOCK_WORDS)
         texts = (Tokens.of(block, self.numbering) for block in blocks)

@@ -128,7 +128,8 @@ class NgramModel(Model):
         """Go through words one by one, and note what each is worth."""
         for word in words:
             after = self._new_state()
-            found.append(tuple(self.model.BaseFullScore(state, word, after)))
+            score = self.model.BaseFullScore(state, word, after)
+            found.append((score.log_prob, score.ngram_length, score.oov))
             state = self._start if word == END_WORD else after
         return state
 
