@@ -48,8 +48,7 @@ def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def open_model(path: Path, device: str) -> Model:
-    """Open a run, a mixture or an n-gram model to compute with, and say what the user should know of it."""
-    from bnce.scoring.interpolation import components_of
+    """Open a run, a mixture or an n-gram model to compute with."""
     from bnce.scoring.loading import load
 
     model = load(path, device)
@@ -57,9 +56,6 @@ def open_model(path: Path, device: str) -> Model:
         from bnce.machine.threads import use_threads
 
         use_threads()
-    for part in components_of(model):
-        if part.notice is not None:
-            stderr.print(part.notice)
     return model
 
 

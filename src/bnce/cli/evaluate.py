@@ -87,6 +87,8 @@ def evaluate(
             print_json(record)
         else:
             _describe_mixture(record, name)
+        if model.notice is not None:
+            stderr.print(model.notice)
         return
     from bnce.api import evaluate as measure
     from bnce.evaluation.breakdown import without_detail

@@ -177,6 +177,8 @@ def score(
         )
     stderr.print(f"log10 probabilities, {_with_what(scoring)}.")
     stderr.print(_describe_context(context, model.max_context))
+    if model.notice is not None:
+        stderr.print(model.notice)
     stderr.print(f"Perplexities are {form.counted_spelt if spell else form.counted}.")
     if spell:
         stderr.print(SPELT)
