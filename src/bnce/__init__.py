@@ -45,8 +45,7 @@ if TYPE_CHECKING:
         Softmax,
         register,
     )
-    from bnce.rescoring.flashlight import ctc_decoder_lm
-    from bnce.rescoring.pyctcdecode import DecoderLanguageModel
+    from bnce.rescoring.decoders import DecoderLanguageModel, ctc_decoder_lm
     from bnce.scoring.loading import load
     from bnce.scoring.model import Model
     from bnce.tables.arrays import surprisal
@@ -95,7 +94,7 @@ __all__ = [
 # Where each name lives, and the extra that brings what it needs.
 _HOMES = {
     "Corpus": ("bnce.corpus.store", "train"),
-    "DecoderLanguageModel": ("bnce.rescoring.pyctcdecode", "score"),
+    "DecoderLanguageModel": ("bnce.rescoring.decoders", "score"),
     "DocumentScorer": ("bnce.filtering.document_scorer", "train"),
     "Model": ("bnce.scoring.model", "score"),
     "Noise": ("bnce.noise", "layer"),
@@ -109,7 +108,7 @@ _HOMES = {
     "Scorer": ("bnce.engine.beam", "score"),
     "calibrate": ("bnce.calibration.run", "train"),
     "clip_grad_norm_": ("bnce.optimisers.gradients", "layer"),
-    "ctc_decoder_lm": ("bnce.rescoring.flashlight", "score"),
+    "ctc_decoder_lm": ("bnce.rescoring.decoders", "score"),
     "evaluate": ("bnce.api", "train"),
     "kenlm": ("bnce.rescoring.kenlm", "score"),
     "load": ("bnce.scoring.loading", "score"),
