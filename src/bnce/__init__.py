@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bnce.calibration.run import calibrate
     from bnce.corpus.prepare import prepare
     from bnce.corpus.store import Corpus
-    from bnce.filtering.document_scorer import DocumentScorer
+    from bnce.data.document_scorer import DocumentScorer
     from bnce.losses.loss import OutputBatch
     from bnce.noise import Noise
     from bnce.optimisers.exchange import RowExchange
@@ -96,7 +96,7 @@ __all__ = [
 _HOMES = {
     "Corpus": ("bnce.corpus.store", "train"),
     "DecoderLanguageModel": ("bnce.rescoring.pyctcdecode", "score"),
-    "DocumentScorer": ("bnce.filtering.document_scorer", "train"),
+    "DocumentScorer": ("bnce.data.document_scorer", "train"),
     "Model": ("bnce.scoring.model", "score"),
     "Noise": ("bnce.noise", "layer"),
     "Normaliser": ("bnce.text.normalise", "layer"),

@@ -66,6 +66,10 @@ SettingsOption = Annotated[
 MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
 ModeOption = Annotated[str, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))]
+_BEST_MODE = "unnormalised if the model has a constant Z, else normalised"
+BestModeOption = Annotated[
+    str | None, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES), show_default=_BEST_MODE)
+]
 
 MAY_EXCEED = (
     "unnormalised: with the constant Z, so probabilities sum to 1 only approximately, and one of them can be above 1"
