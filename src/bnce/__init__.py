@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bnce.corpus.prepare import prepare
     from bnce.corpus.store import Corpus
     from bnce.data.document_scorer import DocumentScorer
+    from bnce.data.surprisal import surprisal
     from bnce.losses.loss import OutputBatch
     from bnce.noise import Noise
     from bnce.optimisers.exchange import RowExchange
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from bnce.scoring.model import Model
     from bnce.scoring.sampling import Sampling
     from bnce.scoring.scorer import Scorer
-    from bnce.tables.arrays import surprisal
     from bnce.text.normalise import Normaliser
 
 __all__ = [
@@ -115,7 +115,7 @@ _HOMES = {
     "load": ("bnce.scoring.loading", "score"),
     "noise": ("bnce.noise", "layer"),
     "prepare": ("bnce.corpus.prepare", "train"),
-    "surprisal": ("bnce.tables.arrays", "score"),
+    "surprisal": ("bnce.data.surprisal", "score"),
     "train": ("bnce.api", "train"),
     "AdaptiveSoftmax": ("bnce.registry", "layer"),
     "BatchNce": ("bnce.registry", "layer"),

@@ -88,6 +88,15 @@ class Scores:
         return dict(zip(NAMES, (_rounded(perplexity_N), self.num_words_N, _rounded(unknown_rate_N)), strict=True))
 
 
+def choose_mode(model: Model, mode: Mode | None) -> Mode:
+    """Use the constant Z where nothing is asked for and the model has one; an n-gram model has one mode."""
+    if mode == "unnormalised":
+        model.refuse_unnormalised()
+    if not model.has_constant:
+        return "normalised"
+    return mode or ("unnormalised" if model.self_normalised else "normalised")
+
+
 class DocumentScorer:
     """Scores documents as `bnce filter` does: texts in, columns out.
 
@@ -141,9 +150,7 @@ class DocumentScorer:
     @functools.cached_property
     def mode(self) -> Mode:
         """How probabilities are had."""
-        if self.asked == "unnormalised":
-            self.model.refuse_unnormalised()
-        return self.asked or ("unnormalised" if self.model.self_normalised else "normalised")
+        return choose_mode(self.model, self.asked)
 
     def score(self, cut: Cut) -> Scores:
         """Score documents: side by side by a run, one after the other by a model of another kind."""
