@@ -35,6 +35,7 @@ ORDER = [
     "first_look",
     "output_layer",
     "language_model",
+    "engine",
     "optimisers",
     "evaluation",
     "runs",
