@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from bnce.calibration.run import calibrate
     from bnce.corpus.prepare import prepare
     from bnce.corpus.store import Corpus
+    from bnce.data.document_scorer import DocumentScorer
+    from bnce.data.surprisal import surprisal
     from bnce.engine.beam import Scorer
     from bnce.engine.sampling import Sampling
-    from bnce.filtering.document_scorer import DocumentScorer
     from bnce.losses.loss import OutputBatch
     from bnce.noise import Noise
     from bnce.optimisers.exchange import RowExchange
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from bnce.rescoring.decoders import DecoderLanguageModel, ctc_decoder_lm
     from bnce.scoring.loading import load
     from bnce.scoring.model import Model
-    from bnce.tables.arrays import surprisal
     from bnce.text.normalise import Normaliser
 
 __all__ = [
@@ -95,7 +95,7 @@ __all__ = [
 _HOMES = {
     "Corpus": ("bnce.corpus.store", "train"),
     "DecoderLanguageModel": ("bnce.rescoring.decoders", "score"),
-    "DocumentScorer": ("bnce.filtering.document_scorer", "train"),
+    "DocumentScorer": ("bnce.data.document_scorer", "train"),
     "Model": ("bnce.scoring.model", "score"),
     "Noise": ("bnce.noise", "layer"),
     "Normaliser": ("bnce.text.normalise", "layer"),
@@ -114,7 +114,7 @@ _HOMES = {
     "load": ("bnce.scoring.loading", "score"),
     "noise": ("bnce.noise", "layer"),
     "prepare": ("bnce.corpus.prepare", "train"),
-    "surprisal": ("bnce.tables.arrays", "score"),
+    "surprisal": ("bnce.data.surprisal", "score"),
     "train": ("bnce.api", "train"),
     "AdaptiveSoftmax": ("bnce.registry", "layer"),
     "BatchNce": ("bnce.registry", "layer"),
