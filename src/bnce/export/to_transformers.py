@@ -17,8 +17,7 @@ import torch
 
 from bnce import files
 from bnce.corpus.vocabulary import END, UNK
-from bnce.export.agreement import Agreement, all_word_scores
-from bnce.export.bodies import refuse_unknown_body
+from bnce.export.agreement import Agreement, all_word_scores, refuse_unknown_body
 from bnce.export.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_CONFIG, TOKENIZER_FILE, build_tokenizer
 from bnce.language_model import LanguageModel
 from bnce.machine.packages import need
