@@ -72,7 +72,10 @@ def test_needs_neither_bnce_nor_files_from_elsewhere(opened: Opened) -> None:
         code = (opened[1] / name).read_text(encoding="utf-8")
         assert "import bnce" not in code
         assert "from bnce" not in code
-        assert {f"{module}.py" for module in re.findall(r"from \.(\S+) import", code)} <= CODE
+        beside = {f"{module}.py" for module in re.findall(r"from \.(\S+) import", code)}
+        assert beside <= CODE
+        # Versions of transformers before 5 look no further than into this file.
+        assert name != "modeling_bnce.py" or beside == CODE - {name}
 
 
 def test_a_text_gets_the_perplexity_that_we_give_it(opened: Opened) -> None:

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+# Older versions of the library copy the files that this one imports, and none that those import.
+from bnce.kernels import usable  # noqa: F401
 from bnce.models.body import Body
 from bnce.models.feedforward import FeedForward
 from bnce.models.recurrent import Recurrent

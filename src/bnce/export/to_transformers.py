@@ -25,7 +25,6 @@ from bnce.runs.directory import MODEL_FILE, Run
 from bnce.runs.model_file import RUN_KEY, calibration_of, load_model, read_metadata
 from bnce.version import __version__
 
-CODE_FILE = "modeling_bnce.py"
 # The modules of this package that the code is made of, which import one another, PyTorch and transformers alone.
 _MODULES = ("export.modeling_bnce", "models.body", "models.feedforward", "models.recurrent", "models.transformer")
 _NO_KERNELS = '''"""In the place of kernels for training on a GPU, which bnce has: here there are none."""
@@ -68,13 +67,10 @@ def write_code(directory: Path) -> None:
     for module in _MODULES:
         folder, name = module.split(".")
         code = (Path(__file__).parents[1] / folder / f"{name}.py").read_text(encoding="utf-8")
-        code = re.sub(r"from bnce\.(?:kernels\b\S*|models\.(\w+)) import", _import_from_beside, code)
+        code = re.sub(r"from bnce\.models\.(\w+) import", r"from .\1 import", code)
+        code = re.sub(r"from bnce\.kernels\S* import", "from .kernels import", code)
         (directory / f"{name}.py").write_text(code, encoding="utf-8")
     (directory / "kernels.py").write_text(_NO_KERNELS, encoding="utf-8")
-
-
-def _import_from_beside(found: re.Match[str]) -> str:
-    return f"from .{found[1] or 'kernels'} import"
 
 
 def compare(model: LanguageModel, directory: Path) -> dict[str, Any]:
