@@ -79,7 +79,6 @@ ROOM_ORDERS = {
         "vocabulary",
         "spelling",
         "cutter",
-        "word_index",
         "meter",
         "manifest",
         "store",

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -14,8 +14,6 @@ from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
 from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, ModeOption, check_mode, choice, flag, option
 from bnce.errors import UserError, counted, unknown_name
-
-if TYPE_CHECKING:
 
 ERRORS = ("stop", "skip")
 
