@@ -28,7 +28,9 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def test_the_sum_is_what_score_prints(bnce: Command, trained: Path, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.tsv"
-    record = bnce("surprisal", trained, table, "--text", "story", "--spell", "--out", out, "--json").json
+    record = bnce(
+        "surprisal", trained, table, "--text", "story", "--spell", "--mode", "normalised", "--out", out, "--json"
+    ).json
     text = tmp_path / "text.txt"
     text.write_text("Ba be. xyzzy\n\nbi bo\n", encoding="utf-8")
     options = ["--split", "--carry", "documents", "--spell", "--mode", "normalised", "--json"]
@@ -42,7 +44,7 @@ def test_the_sum_is_what_score_prints(bnce: Command, trained: Path, table: Path,
 
 def test_what_is_said_of_it(bnce: Command, trained: Path, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.tsv"
-    told = bnce("surprisal", trained, table, "--text", "story", "--out", out).stderr
+    told = bnce("surprisal", trained, table, "--text", "story", "--mode", "normalised", "--out", out).stderr
     assert "Rows: 5; texts: 2; sentences: 3; rows with unknown words: 1; rows without a surprisal: 1." in told
     assert "Sum of the surprisals of the 4 rows that have one: " in told
     assert "Probabilities are with the softmax; context: the words before it in the same text." in told
@@ -79,7 +81,7 @@ def test_rows_without_a_blank_before_them(bnce: Command, trained: Path, tmp_path
     ("options", "told"),
     [
         (["--word", "words"], "has no column 'words'"),
-        (["--mode", "exact"], "Unknown measuring mode 'exact'"),
+        (["--mode", "exact"], "Unknown mode 'exact'"),
         (["--out", "o.csv"], "give an output of the same format"),
         (["--out", "-", "--json"], "--out - and --json both write to standard output: leave one of them out."),
     ],

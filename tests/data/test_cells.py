@@ -6,11 +6,11 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from bnce.tables.cells import cell_cutter, is_word, places_in
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bnce import Normaliser
-from bnce.tables.cells import cell_cutter, is_word, places_in
 
 NORMALISERS = [
     Normaliser(lowercase, tokens, sentences, numbers)

@@ -12,9 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kill_itself import killed_in
-
-from bnce import files
 from bnce.filtering import engine
 from bnce.filtering import shards as reading
 from bnce.filtering.choice import Choice
@@ -22,6 +19,9 @@ from bnce.filtering.engine import Scoring
 from bnce.filtering.filter import Job, run
 from bnce.filtering.shard_work import REPORTS, Plan
 from bnce.filtering.writing import Form, Output
+from kill_itself import killed_in
+
+from bnce import files
 
 NUM_SHARDS, NUM_DOCUMENTS = 3, 200
 

@@ -11,9 +11,9 @@ from small_corpus import END, UNK, VOCAB_SIZE, small_config, small_model
 from torch import Tensor
 
 from bnce import Sampling
+from bnce.engine.sampling import generate
 from bnce.export.modeling_bnce import BnceConfig, BnceForCausalLM
 from bnce.language_model import LanguageModel
-from bnce.scoring.sampling import generate
 
 from .exported_runs import MODELS
 
