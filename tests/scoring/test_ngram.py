@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import math
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command import Command
 
-from bnce import UserError, load
+from bnce import Normaliser, UserError, load
+from bnce.ngrams.arpa import stored_normaliser
 
 from .arpa import LINES, write_arpa
 
@@ -60,3 +64,57 @@ def test_a_model_may_lie_beside_the_files_of_a_run(tmp_path: Path) -> None:
     assert load(path).vocab_size > 0
     with pytest.raises(UserError, match="is a file of a run: give the directory"):
         load(tmp_path / "model.safetensors")
+
+
+def raw(lines: list[str]) -> str:
+    """Write text as people do: with capitals and marks."""
+    return "".join(f"{line.capitalize()}.\n" for line in lines)
+
+
+@pytest.mark.parametrize("form", ["m.arpa", "m.arpa.gz", "m.arpa.xz", "m.bin"])
+def test_a_model_keeps_its_cutting_rule(bnce: Command, tmp_path: Path, form: str) -> None:
+    """Inside an ARPA file, packed or not; of a file that cannot hold it, as a KenLM binary, in the ARPA file beside."""
+    (tmp_path / "train.txt").write_text(raw(LINES[:3]), encoding="utf-8")
+    assert bnce("ngram", tmp_path / "train.txt", "--order", 2, "--out", tmp_path / "m.arpa").status == 0
+    content = (tmp_path / "m.arpa").read_bytes()
+    path = tmp_path / "other" / form
+    path.parent.mkdir()
+    pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
+    if form == "m.bin":  # here without its first line; KenLM reads what a file has, whatever its name is
+        (path.parent / "m.arpa").write_bytes(content)
+        path.write_bytes(content.partition(b"\n")[2])
+    elif form == "m.arpa.xz":  # which KenLM's wheel may not read
+        path.write_bytes(pack(content))
+        assert stored_normaliser(path) == Normaliser()
+        return
+    else:
+        path.write_bytes(pack(content))
+    model = load(path)
+    assert (model.normaliser, model.notice) == (Normaliser(), None)
+    assert model.words("A model WAS.") == ["a", "model", "was", "."]
+    if form == "m.bin":
+        (path.parent / "m.arpa").unlink()
+        assert load(path).normaliser.tokens == "whitespace"
+        told = bnce("score", path, tmp_path / "train.txt").stderr
+        assert f"'{path}' does not say how its text was cut into words" in told
+
+
+def test_totals_alone_are_those_of_the_words(tmp_path: Path) -> None:
+    ngram = load(write_arpa(tmp_path))
+    text = ngram.cutter().cut([*LINES, *LINES])
+    sums, words = ngram.sums(text), ngram.log_probs(text).sums()
+    np.testing.assert_allclose(sums.log_prob_S, words.log_prob_S, atol=1e-5)
+    np.testing.assert_array_equal(sums.num_oov_S, words.num_oov_S)
+    assert sums.log_prob_known == pytest.approx(words.log_prob_known)
+
+
+def test_a_state_goes_on_within_a_sentence_and_forgets_after_it(tmp_path: Path) -> None:
+    ngram = load(write_arpa(tmp_path))
+    (whole,) = ngram.score_words([["a", "model", "was"]])
+    state, found = ngram.start(), []
+    for word in ("a", "model", "was", "</s>"):
+        found.append(float(ngram.next_log_probs(state, [word])[0]))
+        state = ngram.advance(state, word)
+    np.testing.assert_allclose(found, whole.log_probs, atol=1e-6)
+    (again,) = ngram.score_words([["a", "model", "was"]], after=[state])
+    np.testing.assert_array_equal(again.log_probs, whole.log_probs)
