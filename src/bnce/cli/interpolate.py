@@ -95,7 +95,7 @@ def interpolate(
 def _read(model: Model, path: str) -> tuple[Tokens, int]:
     """Read the lines of a text that have words, each one sentence, and count all lines."""
     from bnce.corpus.cutter import Tokens
-    from bnce.text.intake import read_passages
+    from bnce.text.records import read_passages
 
     lines = [model.words(line) for line in itertools.chain.from_iterable(read_passages(path))]
     return Tokens.of(filter(None, lines), model.numbering), len(lines)

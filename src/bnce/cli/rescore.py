@@ -22,7 +22,6 @@ from bnce.cli.options import (
     option,
     warn_of_tokenised,
 )
-from bnce.cli.rescored import outcome_lines, pairs, read_lists, which_lists
 
 # As bnce.rescoring.nbest_formats has them, which `bnce --help` has no time to load.
 FORMATS = ("espnet", "jsonl", "tsv", "kaldi")
@@ -134,6 +133,7 @@ def rescore(
       bnce rescore mixture.toml hypotheses.jsonl --weight lm=0.5 \\
           --weight ctc=0.3 --out scores.tsv
     """
+    from bnce.cli.rescored import outcome_lines, pairs, read_lists, which_lists
     from bnce.rescoring.error_rates import compare
     from bnce.rescoring.nbest_writer import check_writable, out_format, write_lists
     from bnce.rescoring.rescore import score_nbest

@@ -103,7 +103,7 @@ def score(
     """
     from bnce.corpus.vocabulary import UNK
     from bnce.scoring.results import JSON_LINES, Totals, get_layout, scored_sentences
-    from bnce.text.intake import read_passages
+    from bnce.text.records import read_passages
     from bnce.text.sources import check_source, named, source_bytes
 
     if as_json and layout == JSON_LINES:
@@ -257,7 +257,6 @@ def _describe_context(context: str, num_words: int | None) -> str:
 
 def _with_what(scoring: _Scoring) -> str:
     """Say what probabilities are of."""
-    from bnce.scoring.interpolation import components_of
     from bnce.scoring.run_model import RunModel
 
     model, normalised = scoring.model, scoring.mode == "normalised"
@@ -267,6 +266,8 @@ def _with_what(scoring: _Scoring) -> str:
         if model.network.is_exact:
             return "exactly normalised by the output layer"
         return "with the softmax" if normalised else f"with the constant ln Z = {model.log_z:.3f} ({MAY_EXCEED})"
+    from bnce.scoring.interpolation import components_of
+
     how = "the softmax" if normalised else f"the constant Z ({MAY_EXCEED})"
     afresh = "; n-gram models in it ignore earlier sentences" if scoring.carry else ""
     return f"of a mixture of {len(components_of(model))}, runs in it with {how}{afresh}"

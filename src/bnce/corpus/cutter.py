@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, shown
-from bnce.text.intake import read_text
 from bnce.text.normalise import END_WORD, Normaliser
 from bnce.text.records import DEFAULT_FIELD
 from bnce.text.sources import Advance, batches
@@ -155,5 +154,7 @@ class Cutter:
         self, path: str, sentences: Sentences = "split", field: str = DEFAULT_FIELD, advance: Advance | None = None
     ) -> Iterator[Tokens]:
         """Cut the lines of a file of any kind, those of records among them; blank lines are left out."""
+        from bnce.text.intake import read_text
+
         lines = itertools.chain.from_iterable(read_text(path, field, advance=advance))
         return self.cut_in_blocks(lines, sentences)

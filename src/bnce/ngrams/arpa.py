@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bnce import files
-from bnce.corpus.meter import Progress
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError
 from bnce.files import parse_object
-from bnce.ngrams.kneser_ney import Order
 from bnce.text.normalise import Normaliser
 from bnce.text.sources import read_chunks
 from bnce.text.unpack import PACKED
+
+if TYPE_CHECKING:
+    from bnce.corpus.meter import Progress
+    from bnce.ngrams.kneser_ney import Order
 
 # An n-gram model of another tool does not say how its text was cut: it takes words as they stand.
 AS_IT_STANDS = Normaliser(lowercase=False, tokens="whitespace", sentences="lines")

@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,11 @@ def load_model(run: Run, device: str = "cpu") -> LanguageModel:
     return model.to(device).eval()
 
 
+def _may_have_gpu() -> bool:
+    """Look for a GPU's driver, which takes no time; to ask PyTorch takes a second."""
+    return sys.platform != "linux" or any(Path("/dev").glob("nvidia*")) or Path("/dev/dxg").exists()
+
+
 def open_network(run: Run, device: str = "cpu", precision: str = "float32") -> Network:
     """Open what computes a run's best model so far: NumPy on a CPU, and PyTorch on a GPU or where NumPy cannot.
 
@@ -74,6 +80,8 @@ def open_network(run: Run, device: str = "cpu", precision: str = "float32") -> N
     from bnce.engine.numpy_network import NumpyNetwork, can_compute
 
     has_torch = importlib.util.find_spec("torch") is not None
+    if device == "auto" and not _may_have_gpu():
+        device = "cpu"
     if device != "cpu" and has_torch:
         from bnce.machine.devices import choose_device
 

@@ -19,9 +19,7 @@ from bnce.errors import UserError
 from bnce.files import digest_file, digest_record, parse_toml, read_object
 from bnce.runs.directory import MODEL_FILE, RUN_FILE, RUN_FILES
 from bnce.runs.model_file import read_metadata
-from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.model import Model
-from bnce.scoring.ngram_model import open_ngram
 from bnce.scoring.run_model import load_run
 
 MIXTURE_ENDING = ".toml"
@@ -36,7 +34,11 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     if not path.is_file():
         return load_run(path, device)
     if path.suffix != MIXTURE_ENDING:
+        from bnce.scoring.ngram_model import open_ngram
+
         return open_ngram(path)
+    from bnce.scoring.mixture import MixtureModel
+
     pairs = mixture_components(path)
     for component, _ in pairs:
         if component.suffix == MIXTURE_ENDING:

@@ -35,7 +35,6 @@ from bnce.scoring.results import (
     WordScores,
     scored_sentences,
 )
-from bnce.scoring.weights import Weights, count_words
 from bnce.text.normalise import Normaliser
 from bnce.text.sources import batches
 
@@ -237,6 +236,8 @@ class Model(ABC):
         total = score_weight · score + lm_weight · ln p − word_penalty · words; a higher score is better. With `after`,
         a state from `start` or `read`, the earlier utterances are the context of ln p.
         """
+        from bnce.scoring.weights import Weights, count_words
+
         if isinstance(hypotheses, str):
             raise UserError("The hypotheses are one string: give a list of them, such as ['one', ('another', -3.5)].")
         pairs = [_with_score(one) for one in hypotheses]
