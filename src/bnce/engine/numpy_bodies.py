@@ -214,8 +214,8 @@ class Transformer(Body):
 
     def initial_state(self, num_rows: int) -> State:
         """Make room for the words before a text, of which there are none."""
-        keys_LBWD = np.zeros((len(self._blocks), num_rows, self._context, self._size), dtype=np.float32)
-        return keys_LBWD, keys_LBWD.copy(), np.zeros((1, num_rows), dtype=np.float32)
+        shape = len(self._blocks), num_rows, self._context, self._size
+        return _zeros(shape), _zeros(shape), _zeros((1, num_rows))
 
     def forward(self, ids_LB: Ints, embed: Rows, state: State) -> tuple[Floats, State]:
         """Read words after those of the state; of a long text a part at a time, since pairs of words need room."""
@@ -239,7 +239,7 @@ class Transformer(Body):
         is_seen_TS = (place_S <= place_T1) & (place_S > place_T1 - W)
         is_known_BS = place_S >= num_before - known_1B[0][:, None]
         unseen = np.where(is_seen_TS & is_known_BS[:, None], np.float32(0), np.float32(-1e30))[:, None]
-        after = np.zeros_like(keys_LBWD), np.zeros_like(values_LBWD)
+        after = _zeros(keys_LBWD.shape), _zeros(values_LBWD.shape)
         for number, block in enumerate(self._blocks):
             before = keys_LBWD[number, :, W - num_before :], values_LBWD[number, :, W - num_before :]
             stream_BTD, *found = self._run_block(block, stream_BTD, before, unseen, turn)
@@ -273,6 +273,11 @@ class Transformer(Body):
         wide *= wide
         stream_BTD += wide @ down
         return stream_BTD, key_BSD, value_BSD
+
+
+def _zeros(shape: tuple[int, ...]) -> Floats:
+    """Make zeros in memory that is not touched before it is used: of short texts little of it is."""
+    return np.zeros(shape, dtype=np.float32)
 
 
 def _normed(part: Floats) -> Floats:

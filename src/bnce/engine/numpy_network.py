@@ -81,7 +81,7 @@ class NumpyNetwork(Network):
 
     def scores(self, hidden_ND: Floats, words_NK: Ints) -> Floats:
         """Compute the raw scores of K words for each position."""
-        row_NKD = self._output.rows(words_NK.ravel()).reshape(*words_NK.shape, self.hidden_size)
+        row_NKD = self._output.rows(words_NK)
         score_NK: Floats = np.einsum("nkd,nd->nk", row_NKD, hidden_ND)
         score_NK += self._bias_V[words_NK]
         return score_NK
@@ -159,7 +159,7 @@ class _Table:
         if self._is_bf16:
             part = (part.astype(np.uint32) << 16).view(np.float32)
         rows: Floats = np.asarray(part, dtype=np.float32)
-        return rows if self._scale_V is None else rows * self._scale_V[place][:, None]
+        return rows if self._scale_V is None else rows * self._scale_V[place][..., None]
 
 
 def _map_tensors(path: Path) -> dict[str, _Table]:

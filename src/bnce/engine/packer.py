@@ -171,7 +171,7 @@ class _Rows:
         segments = [(reading, 1) for reading in given]
         if not self._rows:
             return (lambda: self._finish(answers, segments, [], unread, None)) if unread else None
-        rows, states = self._rows, gather(self._states)
+        rows, states = self._rows, self._gather()
         T, B = self._num_steps(), len(states)
         word_BT = np.full((B, T), END, dtype=np.int64)
         target_BT, is_asked_BT = word_BT.copy(), np.zeros((B, T), dtype=bool)
@@ -224,6 +224,14 @@ class _Rows:
                 self._states.append(reading.state or self._start)
         if self._rows and self._fixed_steps is not None:
             self._states += [self._start] * (network.width(len(self._rows)) - len(self._rows))
+
+    def _gather(self) -> States:
+        """Lay the states of the rows side by side; where all texts begin, none need be copied."""
+        start, B = self._start.states, len(self._states)
+        if any(state is not self._start for state in self._states):
+            return gather(self._states)
+        hidden_BD = self.network.take(start.hidden_BD, np.zeros(B, dtype=np.int64))
+        return States(self.network, start.context_CB.repeat(B, axis=1), self.network.initial_state(B), hidden_BD)
 
     def _next(self) -> _Reading | None:
         """Take the next passage in which there is something to read."""

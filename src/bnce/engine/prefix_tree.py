@@ -48,7 +48,7 @@ def score_tree(network: Network, texts: Sequence[Ints], query: Query, after: Seq
     # Those that begin with the same word go into the same tree; those with states of their own stay neighbours.
     order_S = np.arange(len(texts))
     if after is None:
-        order_S = np.argsort(word_N[np.minimum(begin_S, max(0, len(word_N) - 1))], kind="stable")
+        order_S = np.argsort(np.append(word_N, 0)[begin_S], kind="stable")
         hidden_BD, state = network.forward(np.array([[END]]), before_text(network).parts)
         root: tuple[Array, NetworkState] = hidden_BD[-1], state
     found: list[Floats | None] = [

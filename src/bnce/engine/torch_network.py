@@ -185,6 +185,9 @@ class TorchNetwork(Network):
         """Copy tensors to the host once they are there; the result waits for these copies alone."""
         if self._place.type == "cpu":
             return lambda: [None if array is None else array.numpy() for array in arrays]
+        arrays = [
+            None if array is None else array.to(torch.promote_types(array.dtype, torch.float32)) for array in arrays
+        ]
         copies = [None if array is None else torch.empty_like(array, device="cpu", pin_memory=True) for array in arrays]
         for copy, array in zip(copies, arrays, strict=True):
             if copy is not None and array is not None:
