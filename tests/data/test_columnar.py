@@ -44,11 +44,7 @@ def read(path: Path) -> pa.Table:
 
 
 @pytest.mark.parametrize(("name", "stream"), [("t.parquet", False), ("t.arrow", False), ("t.arrow", True)])
-def test_a_table_comes_out_with_columns_behind_it(
-    name: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bnce.tables.columnar.BATCH_ROWS", 3)
-    monkeypatch.setattr("bnce.tables.measure.BLOCK_ROWS", 1)
+def test_a_table_comes_out_with_columns_behind_it(name: str, stream: bool, tmp_path: Path) -> None:
     path, out = write(TABLE, tmp_path / name, stream), tmp_path / f"out-{name}"
     assert add_surprisal(path, out, "--text", "story").status == 0
     found = read(out)
@@ -85,9 +81,9 @@ def test_missing_values_are_one_text(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     path, out = write(TABLE, tmp_path / "t.parquet"), tmp_path / "o.parquet"
     for options, told in (
-        (("--word", "ms"), "has float in its column 'ms': it must be text"),
+        (("--word", "ms"), "row 1 has 1.5 as its word: it must be text"),
         (("--word", "wort"), "has no column 'wort'"),
-        (("--text", "tags"), "in its column 'tags': name a column of numbers or of text"),
+        (("--text", "tags"), "row 1 has ['x'] as its text: name a column of numbers or of text"),
     ):
         assert told in refusal(path, out, *options)
     for name in ("t.parquet", "t.arrow"):

@@ -108,10 +108,10 @@ def test_any_bytes_are_a_table_or_one_sentence(
         (b"word\tn\na\t1\nb\n", "t.tsv", "row 2 has 1 fields, but the header has 2"),
         (b"word\tn\na\xff\t1\n", "t.tsv", r"line 2 is not UTF-8 \(byte 0xff\)"),
         (b'word\tn\n"""If"\t1\n', "t.tsv", "row 1 has the word .* put the header in quotes, too, if"),
-        (b'word,n\na,1\n"b,2\n', "t.csv", "row 2 has a quote that is never closed"),
-        (b'word,n\n"b"c,2\n', "t.csv", "row 1 has letters after a closing quote"),
+        (b'word,n\na,1\n"b,2\n', "t.csv", "row 2 cannot be read .unexpected end of data.: close every quote"),
+        (b'word,n\n"b"c,2\n', "t.csv", "row 1 cannot be read .',' expected after"),
         (b"word\tnum_tokens\n", "t.tsv", "already has a column 'num_tokens': .* with --prefix"),
-        (b"word\rn\r", "t.tsv", "has lines that end in CR only"),
+        (b"word\rn\r", "t.tsv", "has no header: give a table whose first line, which ends in LF"),
         (b"word\n", "t.odd", "does not tell its format"),
     ],
 )

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_corpus import END, random_ids, score_all, small_config, small_corpus, small_model
-
 from bnce.filtering import streams
 from bnce.filtering.choice import Choice
 from bnce.filtering.engine import Scoring
@@ -18,6 +16,8 @@ from bnce.filtering.filter import Job, run
 from bnce.filtering.shard_work import Plan
 from bnce.filtering.streams import StreamScorer
 from bnce.filtering.writing import Form
+from small_corpus import END, random_ids, score_all, small_config, small_corpus, small_model
+
 from bnce.runs.directory import Run
 from bnce.runs.model_file import save_weights
 from bnce.scoring.batches import SentenceScorer

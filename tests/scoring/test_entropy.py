@@ -9,9 +9,9 @@ import pytest
 import torch
 from run_files import write_mixture
 from small_corpus import END
+from tests.tables.models import WORDS, make_model, write_model
 
 from bnce import MODELS, Model, UserError, load, surprisal
-from tests.tables.models import WORDS, make_model, write_model
 
 from .plain import plain_scores
 
