@@ -79,7 +79,7 @@ def import_everything() -> None:
             # Transformers takes seconds to import, and only an export to it does.
             if "kernels" not in module.name and not module.name.endswith(("__main__", "modeling_bnce")):
                 importlib.import_module(module.name)
-        for name in ("jiwer", "kenlm", "pyarrow.parquet", "pyarrow.json", "torch.utils.tensorboard", "uvicorn"):
+        for name in ("rapidfuzz", "kenlm", "pyarrow.parquet", "pyarrow.json", "torch.utils.tensorboard", "uvicorn"):
             importlib.import_module(name)
     gc.collect()
     gc.freeze()

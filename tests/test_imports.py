@@ -25,7 +25,6 @@ ORDER = [
     "recipes",
     "machine",
     "text",
-    "spelling",
     "corpus",
     "kernels",
     "noise",
@@ -77,6 +76,8 @@ ROOM_ORDERS = {
     ],
     "corpus": [
         "vocabulary",
+        "spelling",
+        "cutter",
         "word_index",
         "meter",
         "manifest",

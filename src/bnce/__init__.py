@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from bnce.corpus.store import Corpus
     from bnce.data.document_scorer import DocumentScorer
     from bnce.data.surprisal import surprisal
+    from bnce.engine.beam import Scorer
+    from bnce.engine.sampling import Sampling
     from bnce.losses.loss import OutputBatch
     from bnce.noise import Noise
     from bnce.optimisers.exchange import RowExchange
@@ -44,12 +46,9 @@ if TYPE_CHECKING:
         Softmax,
         register,
     )
-    from bnce.rescoring.flashlight import ctc_decoder_lm
-    from bnce.rescoring.pyctcdecode import DecoderLanguageModel
+    from bnce.rescoring.decoders import DecoderLanguageModel, ctc_decoder_lm
     from bnce.scoring.loading import load
     from bnce.scoring.model import Model
-    from bnce.scoring.sampling import Sampling
-    from bnce.scoring.scorer import Scorer
     from bnce.text.normalise import Normaliser
 
 __all__ = [
@@ -95,8 +94,8 @@ __all__ = [
 # Where each name lives, and the extra that brings what it needs.
 _HOMES = {
     "Corpus": ("bnce.corpus.store", "train"),
-    "DecoderLanguageModel": ("bnce.rescoring.pyctcdecode", "score"),
-    "DocumentScorer": ("bnce.data.document_scorer", "train"),
+    "DecoderLanguageModel": ("bnce.rescoring.decoders", "score"),
+    "DocumentScorer": ("bnce.data.document_scorer", "score"),
     "Model": ("bnce.scoring.model", "score"),
     "Noise": ("bnce.noise", "layer"),
     "Normaliser": ("bnce.text.normalise", "layer"),
@@ -105,11 +104,11 @@ _HOMES = {
     "RowExchange": ("bnce.optimisers.exchange", "layer"),
     "RowwiseAdagrad": ("bnce.optimisers.rowwise", "layer"),
     "RowwiseAdam": ("bnce.optimisers.rowwise", "layer"),
-    "Sampling": ("bnce.scoring.sampling", "score"),
-    "Scorer": ("bnce.scoring.scorer", "score"),
+    "Sampling": ("bnce.engine.sampling", "score"),
+    "Scorer": ("bnce.engine.beam", "score"),
     "calibrate": ("bnce.calibration.run", "train"),
     "clip_grad_norm_": ("bnce.optimisers.gradients", "layer"),
-    "ctc_decoder_lm": ("bnce.rescoring.flashlight", "score"),
+    "ctc_decoder_lm": ("bnce.rescoring.decoders", "score"),
     "evaluate": ("bnce.api", "train"),
     "kenlm": ("bnce.rescoring.kenlm", "score"),
     "load": ("bnce.scoring.loading", "score"),

@@ -12,7 +12,7 @@ from command import Command, Refused
 
 from bnce import load
 
-pytest.importorskip("jiwer")
+pytest.importorskip("rapidfuzz")
 
 
 KALDI = "x-1 ba be bi\nx-2 ba be\nx-3\ny-1 xyzzy fu\ny-2 fu\n"
@@ -160,7 +160,7 @@ def test_what_is_not_there(refused: Refused, trained: Path, lists: Path, monkeyp
     assert "There is no file" in refused("rescore", trained, lists / "none")
     assert "is not a run directory" in refused("rescore", lists, lists / "nbest")
     assert "is not an n-gram model that KenLM can read" in refused("rescore", lists / "refs", lists / "nbest")
-    monkeypatch.setitem(sys.modules, "jiwer", None)
+    monkeypatch.setitem(sys.modules, "rapidfuzz", None)
     assert "pip install 'bnce[train]'" in refused("rescore", trained, lists / "nbest", "--refs", lists / "refs")
 
 
@@ -201,7 +201,8 @@ def make_lists(place: Path, name: str, count: int = 6) -> Path:
 def test_tuned_on_one_and_tested_on_another(bnce: Command, trained: Path, tmp_path: Path) -> None:
     dev, more, test = (make_lists(tmp_path, name) for name in ("dev", "more", "test"))
     saved = tmp_path / "w.json"
-    options = ["--tune", dev, "--tune", more, "--test", test, "--save-weights", saved]
+    fields = ["--scores", "ctc", "--scores", "dec"]
+    options = ["--tune", dev, "--tune", more, "--test", test, "--save-weights", saved, *fields]
     outcome = bnce("rescore", trained, *options, "--weight", "lm=0", "--weight", "word_penalty=0")
     assert outcome.stdout == "".join(f"test-{number} ba be\n" for number in range(6))
     assert (
@@ -233,7 +234,7 @@ def test_weights_by_name(bnce: Command, trained: Path, tmp_path: Path) -> None:
     assert bnce("rescore", *options, "--weight", "ctc=1").stdout == "x-0 ba be\n"
     assert bnce("rescore", *options, "--weight", "score=-1").stdout == "x-0 ba be\n"
     full = tmp_path / "full.tsv"
-    bnce("rescore", *options, "--out", full)
+    bnce("rescore", *options, "--scores", "ctc", "--scores", "dec", "--out", full)
     head = full.read_text(encoding="utf-8").splitlines()[0]
     assert head == "utt\tplace\ttotal\tam\told_lm\tctc\tdec\tln_prob\tnum_words\tnum_oov\thypothesis"
 
@@ -293,3 +294,65 @@ def test_files_beside_several_lists(bnce: Command, trained: Path, lists: Path) -
     shared = ["--scores", f"am={lists / 'am-all'}", "--refs", lists / "refs-all"]
     again = bnce("rescore", trained, *options, *shared, "--json").json
     assert (again["weights"], again["after"]) == (found["weights"], found["after"])
+
+
+def write_lists(place: Path, *records: tuple[str, list[tuple[str, float]]]) -> Path:
+    """Write lists with references and scores."""
+    path = place / "lists.jsonl"
+    lines = [
+        {"utt": str(number), "ref": reference, "hyps": [{"text": text, "score": score} for text, score in own]}
+        for number, (reference, own) in enumerate(records)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_a_model_that_knows_no_word_is_refused(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
+    lists = write_lists(tmp_path, ("uno dos", [("uno dos", -1), ("uno", -2)]))
+    told = refused("rescore", trained, lists)
+    assert f"'{lists}' has no word that the model knows: give a model of the same language and the same form" in told
+    assert "has no word that the model knows" in refused("rescore", trained, "--tune", lists, "--weight", "lm=0")
+    # Without the model's say it does not matter.
+    assert bnce("rescore", trained, lists, "--weight", "lm=0").stdout == "0 uno dos\n"
+
+
+def test_many_unknown_words_are_warned_of(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    lists = write_lists(tmp_path, ("ba be", [("ba be bi uno", -1), ("ba", -2)]))
+    assert "Warning" not in bnce("rescore", trained, lists).stderr
+    lists = write_lists(tmp_path, ("ba be", [("ba be bi uno", -1), ("dos", -2)]))
+    told = bnce("rescore", trained, lists, "--json").stderr
+    assert f"Warning: '{lists}': 2 of 5 words (40.00%) are unknown to the model. Check that the model is of" in told
+
+
+def test_references_in_capital_letters(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    lists = write_lists(tmp_path, ("BA BE BI", [("ba be bi", -1)]), ("BO BA", [("bo be", -1), ("bo ba", -2)]))
+    found = bnce("rescore", trained, lists, "--json").json
+    assert (found["before"]["substitutions"], found["before"]["wer"]) == (1, 1 / 5)
+    assert found["oracle"]["wer"] == 0
+    assert found["ignores_case"] is True
+    told = "References and hypotheses differ in capital letters, so both were compared in small letters."
+    assert told in bnce("rescore", trained, lists).stderr
+    # A capital letter here and there counts as it is written.
+    lists = write_lists(tmp_path, ("Ba be bi", [("ba be bi", -1)]))
+    found = bnce("rescore", trained, lists, "--json").json
+    assert (found["before"]["substitutions"], found["ignores_case"]) == (1, False)
+
+
+def test_totals_that_are_not_finite_are_refused(refused: Refused, trained: Path, tmp_path: Path) -> None:
+    lists = write_lists(tmp_path, ("ba", [("ba be", -1e10), ("ba", -2)]))
+    told = refused("rescore", trained, lists, "--weight", "am=1e308")
+    assert "The total of a hypothesis is not a finite number with am_weight 1e+308, " in told
+    assert "give smaller weights" in told
+
+
+def test_the_mode_is_chosen_and_told(bnce: Command, trained: Path, lists: Path) -> None:
+    assert bnce("rescore", trained, lists / "nbest", "--json").json["mode"] == "unnormalised"
+    found = bnce("rescore", trained, lists / "nbest", "--mode", "normalised")
+    assert "; normalised probabilities\n" in found.stderr
+
+
+def test_formats_are_those_of_the_table() -> None:
+    from bnce.cli.rescore import FORMATS
+    from bnce.rescoring import nbest_formats
+
+    assert tuple(nbest_formats.FORMATS) == FORMATS

@@ -17,7 +17,7 @@ from command import Command, Refused
 from small_corpus import small_run
 
 from bnce import load
-from bnce.spelling.model import ORDER
+from bnce.corpus.spelling import ORDER
 from tests.spelling.definition import by_definition, log_prob
 
 TEXT = "Ba be bi .\n\nxyzzy ba? Bo!\nfu\n"

@@ -102,7 +102,7 @@ def test_one_sentence_and_the_others_go_on(
     assert told.endswith("To continue without it, give --errors skip.")
     # The shard before it is done, and no other is begun.
     written = [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()]
-    assert sorted(written) == [".bnce/a.jsonl.json", ".bnce/settings.json", "a.jsonl"]
+    assert sorted(written) == [".bnce/a.jsonl.json", "a.jsonl"]
     done = bnce("filter", trained, directory, "--out", out, "--errors", "skip", "--json")
     assert done.json["num_problems"] == 1
     assert sentence in done.stderr

@@ -105,7 +105,7 @@ def test_any_bytes_are_a_table_or_one_sentence(
         (b"", "t.tsv", "has no header"),
         (b"a\tb\n", "t.tsv", "has no column 'word': its columns are 'a', 'b'"),
         (b"word\tword\n", "t.tsv", "has 2 columns 'word'"),
-        (b"word\tn\na\t1\nb\n", "t.tsv", "row 2 has 1 fields, but the header has 2"),
+        (b"word\tn\na\t1\nb\n", "t.tsv", "row 2 has 1 field, but the header has 2"),
         (b"word\tn\na\xff\t1\n", "t.tsv", r"line 2 is not UTF-8 \(byte 0xff\)"),
         (b'word\tn\n"""If"\t1\n', "t.tsv", "row 1 has the word .* put the header in quotes, too, if"),
         (b'word,n\na,1\n"b,2\n', "t.csv", "row 2 cannot be read .unexpected end of data.: close every quote"),

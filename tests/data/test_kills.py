@@ -62,7 +62,7 @@ def test_kills_leave_no_trace(trained: Path, shards: Path, tmp_path: Path, monke
     assert list(broken.rglob("*.partial")), "in the middle of the first shard"
     assert killed_at(job, files, "write_text", 1)
     assert (first.exists(), report.exists()) == (True, False), "before its report"
-    for call in (90, 9):
+    for call in (61, 9):
         assert killed_at(job, Output, "write", call)
         assert report.exists()
         assert list(broken.rglob("*.partial")), "in the middle of the second shard"

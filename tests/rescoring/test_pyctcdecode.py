@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Command
@@ -18,17 +19,17 @@ def make_model(body: str = "lstm") -> Model:
     return run_model(small_model(body, order=4), HEARD)
 
 
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("mode", ["unnormalised", "normalised"])
 @pytest.mark.parametrize("body", ["ffnn", "lstm"])
-def test_a_sentence_in_steps_is_the_sentence(body: str, normalised: bool) -> None:
+def test_a_sentence_in_steps_is_the_sentence(body: str, mode: Any) -> None:
     """As a decoder does: word by word, the last with the sentence's end, alpha and beta as in shallow fusion."""
     model = make_model(body)
-    adapter = DecoderLanguageModel(model, alpha=0.7, beta=0.3, normalised=normalised)
+    adapter = DecoderLanguageModel(model, alpha=0.7, beta=0.3, mode=mode)
     state, total = adapter.get_start_state(), 0.0
     for word, is_last in (("HELLO", False), ("world", False), ("zebra", False), ("help", True)):
         score, state = adapter.score(state, word, is_last_word=is_last)
         total += score
-    log_prob = plain_log_probs(model.network, [2, 4, UNK, 3, END], normalised).sum()
+    log_prob = plain_log_probs(model.network, [2, 4, UNK, 3, END], mode == "normalised").sum()
     # One word is unknown: its offset is a log10.
     assert total == pytest.approx(0.7 * (log_prob - 10.0 * math.log(10)) + 4 * 0.3, abs=1e-4)
 

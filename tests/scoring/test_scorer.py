@@ -13,7 +13,9 @@ import torch
 from small_corpus import END, VOCAB_SIZE, random_ids, small_model
 
 from bnce import Scorer, UserError
+from bnce.engine.torch_network import TorchNetwork
 
+from .models import MODES, Mode
 from .plain import BODIES, model_of, plain_log_probs, plain_scores
 
 TOLERANCE = 1e-5  # float32 sums of a few numbers of size ten
@@ -27,17 +29,18 @@ def walk(scorer: Scorer, words: list[int]) -> Any:
     return state
 
 
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("body", BODIES)
-def test_equals_the_whole_history_read_anew(body: str, normalised: bool) -> None:
+def test_equals_the_whole_history_read_anew(body: str, mode: Mode) -> None:
     model = model_of(body)
-    scorer = Scorer(model)
+    scorer = Scorer(TorchNetwork(model))
     histories = [[], [5, 7], [3, 3, 9, 2, 11, 4], random_ids(40).tolist()]
     states = [walk(scorer, history) for history in histories]
     words = [4, 5, END, 1]
-    found = scorer.score(states, words, normalised)
+    found = scorer.score(states, words, mode)
     expected = [
-        plain_log_probs(model, [word], normalised, before)[0] for word, before in zip(words, histories, strict=True)
+        plain_log_probs(model, [word], mode == "normalised", before)[0]
+        for word, before in zip(words, histories, strict=True)
     ]
     np.testing.assert_allclose(found.numpy(), expected, atol=TOLERANCE)
 
@@ -45,9 +48,9 @@ def test_equals_the_whole_history_read_anew(body: str, normalised: bool) -> None
 @pytest.mark.parametrize("body", ["ffnn", "lstm"])
 def test_several_words_a_state(body: str) -> None:
     model = small_model(body, order=3)
-    scorer = Scorer(model)
+    scorer = Scorer(TorchNetwork(model))
     state = walk(scorer, [6, 2])
-    found = scorer.score([state, scorer.start()], [[1, 2, 3], [4, 4, 0]], normalised=True)
+    found = scorer.score([state, scorer.start()], [[1, 2, 3], [4, 4, 0]], mode="normalised")
     assert found.shape == (2, 3)
     for row, history in zip(found, ([6, 2], []), strict=True):
         expected_V = torch.log_softmax(plain_scores(model, history), 0)
@@ -56,16 +59,16 @@ def test_several_words_a_state(body: str) -> None:
 
 
 def test_normalised_probabilities_sum_to_one() -> None:
-    scorer = Scorer(small_model("relu-lstm"))
+    scorer = Scorer(TorchNetwork(small_model("relu-lstm")))
     state = walk(scorer, [8, 3])
-    assert scorer.score([state], [list(range(VOCAB_SIZE))], normalised=True).exp().sum() == pytest.approx(1, abs=1e-5)
+    assert scorer.score([state], [list(range(VOCAB_SIZE))], mode="normalised").exp().sum() == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("body", ["ffnn", "relu-rnn", "lstm", "relu-lstm 2", "transformer 2"])
 def test_states_from_anywhere_move_on_together(body: str) -> None:
     """Hypotheses of different ages, some of them the same state twice, in an order of their own."""
     model = model_of(body)
-    scorer = Scorer(model)
+    scorer = Scorer(TorchNetwork(model))
     young, old = walk(scorer, [2]), walk(scorer, [2, 9, 4, 4])
     pair = scorer.advance([young, old], [5, 6])
     mixed = [pair[1], scorer.start(), pair[0], pair[1], old]
@@ -78,17 +81,17 @@ def test_states_from_anywhere_move_on_together(body: str) -> None:
 
 @pytest.mark.parametrize("body", ["ffnn", "lstm"])
 def test_a_state_is_never_changed(body: str) -> None:
-    scorer = Scorer(small_model(body))
+    scorer = Scorer(TorchNetwork(small_model(body)))
     state = walk(scorer, [4, 5])
     before = scorer.score([state], [[6, 7]]).clone()
     scorer.advance([state, state], [6, 7])
-    scorer.score([state], [6], normalised=True)
+    scorer.score([state], [6], mode="normalised")
     assert torch.equal(scorer.score([state], [[6, 7]]), before)
 
 
 def test_a_state_is_normalised_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model("lstm")
-    scorer = Scorer(model)
+    scorer = Scorer(TorchNetwork(model))
     num_normalised: list[int] = []
     plain = model.output.log_normaliser
 
@@ -98,13 +101,13 @@ def test_a_state_is_normalised_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(model.output, "log_normaliser", count)
     one, two = scorer.advance([scorer.start(), scorer.start()], [3, 4])
-    first = scorer.score([one, one], [5, 6], normalised=True)
+    first = scorer.score([one, one], [5, 6], mode="normalised")
     assert num_normalised == [1]
-    again = scorer.score([two, one, one], [5, 5, 6], normalised=True)
+    again = scorer.score([two, one, one], [5, 5, 6], mode="normalised")
     assert num_normalised == [1, 1]
     assert torch.equal(again[1:], first)
     scorer.score([one], [9])
-    scorer.score([two, one], [9, 9], normalised=True)
+    scorer.score([two, one], [9, 9], mode="normalised")
     assert num_normalised == [1, 1]
 
 
@@ -114,18 +117,18 @@ def test_unnormalised_reads_no_other_rows() -> None:
     with torch.no_grad():
         model.output.weight[10:] = torch.nan
         model.output.bias[10:] = torch.nan
-    scorer = Scorer(model)
+    scorer = Scorer(TorchNetwork(model))
     assert scorer.score([scorer.start()], [[1, 9]]).isfinite().all()
 
 
 def test_no_states_at_all() -> None:
-    scorer = Scorer(small_model("lstm"))
+    scorer = Scorer(TorchNetwork(small_model("lstm")))
     assert scorer.advance([], []) == []
     assert scorer.score([], []).shape == (0,)
 
 
 def test_what_cannot_be_is_refused() -> None:
-    scorer = Scorer(small_model("lstm"))
+    scorer = Scorer(TorchNetwork(small_model("lstm")))
     start = scorer.start()
     with pytest.raises(UserError, match=r"1 states and words of shape \(2,\) do not fit: give ids \(1,\)\."):
         scorer.advance([start], [1, 2])
@@ -144,17 +147,17 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_a_softmax_model_has_no_constant() -> None:
-    scorer = Scorer(small_model("lstm", loss="softmax"))
+    scorer = Scorer(TorchNetwork(small_model("lstm", loss="softmax")))
     with pytest.raises(UserError, match="trained with the loss softmax and has no constant Z"):
-        scorer.score([scorer.start()], [3])
-    assert scorer.score([scorer.start()], [3], normalised=True) < 0
+        scorer.score([scorer.start()], [3], mode="unnormalised")
+    assert scorer.score([scorer.start()], [3], mode="normalised") < 0
 
 
 @pytest.mark.parametrize("body", ["relu-lstm", "transformer 2"])
 def test_a_long_beam_stays_itself(body: str) -> None:
     """Forty steps of a beam that reorders itself: each hypothesis is scored as it would be alone."""
     model = model_of(body)
-    scorer = Scorer(model)
+    scorer = Scorer(TorchNetwork(model))
     generator = np.random.default_rng(1)
     beam: list[tuple[list[int], Any]] = [([], scorer.start())]
     for step in range(40):
@@ -165,26 +168,3 @@ def test_a_long_beam_stays_itself(body: str) -> None:
     found = scorer.score([state for _, state in beam], [3] * 4)
     expected = [plain_log_probs(model, [3], before=history)[0] for history, _ in beam]
     np.testing.assert_allclose(found.numpy(), expected, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("body", BODIES)
-def test_a_long_sequence_is_read_at_once_like_word_by_word(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bnce.scoring.scorer.LONG_WORDS", 4)
-    monkeypatch.setattr("bnce.scoring.scorer.PASS_WORDS", 3)
-    model = model_of(body)
-    scorer = Scorer(model)
-    sequences = [[5, 7], [3, 3, 9, 2, 11, 4, 8], [], [6, 2, 6, 2, 1]]
-    begin = walk(scorer, [8])
-    passes: list[int] = []
-    handle = model.register_forward_pre_hook(lambda _, inputs: passes.append(len(inputs[0]) - model.num_context))
-    found = scorer.read([begin] * 4, sequences)
-    handle.remove()
-    assert sorted(passes) == [1, 1, 1, 2, 3, 3, 3]
-    expected = [walk(scorer, [8, *sequence]) for sequence in sequences]
-    words = [4, 5, END, 1]
-    np.testing.assert_allclose(scorer.score(found, words), scorer.score(expected, words), atol=TOLERANCE)
-    # And they go on alike.
-    moved = [scorer.score(scorer.advance(states, words), words) for states in (found, expected)]
-    np.testing.assert_allclose(*moved, atol=TOLERANCE)
-    with pytest.raises(UserError, match="The word ids go from"):
-        scorer.read([begin], [[VOCAB_SIZE] * 5])

@@ -156,8 +156,8 @@ def _report(rows: list[PlannedRow], out: Path, outcome: Outcome, as_json: bool) 
 
 
 def _print_sentences(run: Path, device: str) -> None:
+    from bnce.engine.sampling import Sampling
     from bnce.scoring.loading import load
-    from bnce.scoring.sampling import Sampling
 
     stdout.print("\nSentences that the B-NCE model makes up:")
     for sentence in load(run, device).generate(PROMPT, NUM_SENTENCES, sampling=Sampling(TEMPERATURE)):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from bnce.cli.completion import complete
-from bnce.cli.console import JsonOption, print_json, progress_bar, share_cores, stderr, stdout
-from bnce.cli.options import MAY_EXCEED, MODES, BestModeOption, DeviceOption, ModelArgument, choice, flag, option
+from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, ModeOption, choice, flag, option
 from bnce.errors import UserError, counted, unknown_name
 
 if TYPE_CHECKING:
-    from bnce.data.document_scorer import Mode
+    from bnce.engine.network import Mode
 
 ERRORS = ("stop", "skip")
 
@@ -56,7 +56,7 @@ def filter(
     scores_only: Annotated[
         bool, flag("--scores-only", "Write only the scores. Each has the number of its record.")
     ] = False,
-    mode: BestModeOption = None,
+    mode: ModeOption = None,
     precision: Annotated[
         str,
         option(
@@ -97,15 +97,12 @@ def filter(
     from bnce.data.filter import run as run_job
 
     limits = _limits(max_perplexity)
-    if mode not in (None, *MODES):
-        raise unknown_name("mode", mode, MODES)
     if errors not in ERRORS:
         raise unknown_name("value of --errors", errors, ERRORS)
     if out is None and not dry_run:
         raise UserError("There is no output directory: give --out DIR, or --dry-run to look at a sample.")
     if rest and len(limits) != 1:
         raise UserError("--rest is for documents that are not kept: give --max-perplexity A, too.")
-    share_cores(run)
     begin = time.perf_counter()
     with progress_bar() as bar:
         task = bar.add_task("filtering", total=None)
@@ -133,7 +130,7 @@ def filter(
             f"{counted(num_words, 'word')}, punctuation marks among them, in {seconds:,.1f} seconds, which include "
             f"loading the model: {num_words / seconds:,.0f} words per second."
         )
-    for line in _report(found, "n-gram" if job.scorer.is_ngram else found["mode"]):
+    for line in _report(found, "n-gram" if run.is_file() and run.suffix != ".toml" else found["mode"]):
         (stdout if dry_run else stderr).print(line)
 
 

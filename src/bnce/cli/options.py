@@ -31,14 +31,10 @@ def choice(names: str, help: str, show_default: bool | str = True) -> Any:
     return typer.Option(metavar=names, help=help, show_default=show_default, autocompletion=complete(*names.split("|")))
 
 
-ModelArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run, exported run (ONNX), mixture (.toml) or n-gram model.")
-]
+ModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")]
 
 # For commands that need PyTorch's network.
-TrainedModelArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model; not an export to ONNX.")
-]
+TrainedModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")]
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory from 'bnce train'.")]
 
@@ -65,10 +61,9 @@ SettingsOption = Annotated[
 # How probabilities are had; `bnce score` has a third way, which compares the two.
 MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
-ModeOption = Annotated[str, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))]
-_BEST_MODE = "unnormalised if the model has a constant Z, else normalised"
-BestModeOption = Annotated[
-    str | None, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES), show_default=_BEST_MODE)
+MODE_DEFAULT = "unnormalised where the model has a constant Z"
+ModeOption = Annotated[
+    str | None, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES), show_default=MODE_DEFAULT)
 ]
 
 MAY_EXCEED = (

@@ -12,19 +12,18 @@ from bnce import files
 from bnce.cli.console import JsonOption, open_model, print_json, stderr
 from bnce.cli.options import (
     MAY_EXCEED,
-    MODES,
-    BestModeOption,
     DeviceOption,
     ModelArgument,
+    ModeOption,
     flag,
     goes_to_stdout,
     option,
 )
-from bnce.errors import UserError, counted, unknown_name
+from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
-    from bnce.data.document_scorer import Mode
     from bnce.data.surprisal import Measured, Options
+    from bnce.engine.network import Mode
     from bnce.scoring.model import Model
 
 
@@ -70,7 +69,7 @@ def surprisal(
             show_default="blanks between all words",
         ),
     ] = None,
-    mode: BestModeOption = None,
+    mode: ModeOption = None,
     spell: Annotated[
         bool,
         flag(
@@ -109,8 +108,6 @@ def surprisal(
     from bnce.data.tables import COLUMNAR, find_format
     from bnce.scoring.loading import model_files
 
-    if mode not in (None, *MODES):
-        raise unknown_name("mode", mode, MODES)
     if goes_to_stdout(out, as_json):
         if (found := find_format(table)) in COLUMNAR:
             raise UserError(

@@ -2,7 +2,7 @@
 
 The context of a word is the whole document before it, and nothing of other documents.
 
-Legend: N documents, M their words and sentence ends.
+Legend: N documents.
 """
 
 from __future__ import annotations
@@ -10,64 +10,27 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.store import VOCABULARY_FILE
-from bnce.corpus.vocabulary import UNK, Vocabulary
-from bnce.errors import UserError, unknown_name
-from bnce.scoring.batches import SentenceScorer
-from bnce.scoring.loading import MIXTURE_ENDING, load
+from bnce.corpus.cutter import Cutter, Tokens
+from bnce.engine.network import Mode
+from bnce.errors import UserError
+from bnce.scoring.loading import load
 from bnce.scoring.model import Model
-from bnce.scoring.run_model import RunModel
-from bnce.text.normalise import END_WORD, Normaliser
+from bnce.scoring.results import add_up
+from bnce.scoring.run_model import load_run
 from bnce.text.records import whole_characters
 
 NAMES = ("perplexity", "num_words", "unknown_rate")
 DIGITS = 6  # of a perplexity: more of them differ between machines
-PRECISIONS = ("float32", "tf32", "bf16")
 
-Mode = Literal["unnormalised", "normalised"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-
-class Cut(NamedTuple):
-    """Documents cut into words."""
-
-    sentences: list[list[list[str]]]  # of each document; empty where there are ids
-    ids_M: Ints  # one document after the other
-    num_words_N: Ints
-    num_tokens_N: Ints  # with sentence ends
-
-
-@dataclass(frozen=True)
-class DocumentCutter:
-    """Cuts documents as the training text was cut, for a run into ids; it can be sent to worker processes."""
-
-    normaliser: Normaliser
-    run: str | None = None
-    digest: str = ""  # of the run's words
-
-    def __call__(self, texts: Iterable[str]) -> Cut:
-        """Cut documents."""
-        whole = (whole_characters(text).replace("\r\n", "\n") for text in texts)
-        documents = [[words for line in text.split("\n") for words in self.normaliser(line)] for text in whole]
-        num_words_N = np.array([sum(map(len, sentences)) for sentences in documents], dtype=np.int64)
-        num_tokens_N = num_words_N + np.array([len(sentences) for sentences in documents], dtype=np.int64)
-        if self.run is None:
-            return Cut(documents, np.zeros(0, dtype=np.int64), num_words_N, num_tokens_N)
-        words = (word for sentences in documents for words in sentences for word in (*words, END_WORD))
-        return Cut([], _vocabulary(self.run, self.digest).encode(words), num_words_N, num_tokens_N)
-
-
-@functools.lru_cache(maxsize=1)
-def _vocabulary(run: str, digest: str) -> Vocabulary:
-    return Vocabulary.read(Path(run) / VOCABULARY_FILE)
 
 
 @dataclass(frozen=True)
@@ -77,7 +40,7 @@ class Scores:
     log_prob_N: Floats
     num_unknown_N: Ints
     num_words_N: Ints
-    num_tokens_N: Ints
+    num_tokens_N: Ints  # with sentence ends
 
     @functools.cached_property
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -86,15 +49,6 @@ class Scores:
             perplexity_N = np.exp(-self.log_prob_N / self.num_tokens_N)
             unknown_rate_N = self.num_unknown_N / self.num_words_N
         return dict(zip(NAMES, (_rounded(perplexity_N), self.num_words_N, _rounded(unknown_rate_N)), strict=True))
-
-
-def choose_mode(model: Model, mode: Mode | None) -> Mode:
-    """Use the constant Z where nothing is asked for and the model has one; an n-gram model has one mode."""
-    if mode == "unnormalised":
-        model.refuse_unnormalised()
-    if not model.has_constant:
-        return "normalised"
-    return mode or ("unnormalised" if model.self_normalised else "normalised")
 
 
 class DocumentScorer:
@@ -108,9 +62,7 @@ class DocumentScorer:
     def __init__(
         self, model: str | Path, *, mode: Mode | None = None, precision: str = "float32", device: str = "auto"
     ) -> None:
-        if precision not in PRECISIONS:
-            raise unknown_name("precision", precision, PRECISIONS)
-        self.path, self.asked, self.precision, self.device = Path(model).absolute(), mode, precision, device
+        self.path, self.mode, self.precision, self.device = Path(model).absolute(), mode, precision, device
         if precision != "float32" and self.path.is_file():
             raise UserError(f"'{model}' is a file, and the precision is for runs: leave it out.")
         self._lock = threading.Lock()  # a network serves one thread at a time
@@ -126,58 +78,36 @@ class DocumentScorer:
         for text in given:
             if not isinstance(text, str):
                 raise UserError(f"A document is {text!r:.60}: give a string.")
-        columns = self.score(self.cutter(given)).columns
+        columns = self.score(self.cut(given)).columns
         return {name: [None if one != one else one for one in part.tolist()] for name, part in columns.items()}
 
     @functools.cached_property
     def model(self) -> Model:
         """The model, which is opened once."""
-        return load(self.path, self.device)
-
-    @property
-    def is_ngram(self) -> bool:
-        """Whether the model, which need not be open, is an n-gram model, which has but one mode."""
-        return self.path.is_file() and self.path.suffix != MIXTURE_ENDING
+        return load(self.path, self.device) if self.path.is_file() else load_run(self.path, self.device, self.precision)
 
     @functools.cached_property
-    def cutter(self) -> DocumentCutter:
-        """What cuts documents for the model."""
-        model = self.model
-        if isinstance(model, RunModel):
-            return DocumentCutter(model.normaliser, str(self.path), model.vocabulary.digest)
-        return DocumentCutter(model.normaliser)
+    def _cutter(self) -> Cutter:
+        return self.model.cutter()
 
-    @functools.cached_property
-    def mode(self) -> Mode:
-        """How probabilities are had."""
-        return choose_mode(self.model, self.asked)
+    def cut(self, texts: Iterable[str]) -> Tokens:
+        """Cut documents into words as the training text was cut."""
+        return self._cutter.cut([whole_characters(text).replace("\r\n", "\n") for text in texts], "split")
 
-    def score(self, cut: Cut) -> Scores:
-        """Score documents: side by side by a run, one after the other by a model of another kind."""
+    def score(self, text: Tokens) -> Scores:
+        """Score documents that are cut, each from its start to its end."""
+        num_ends_N, num_tokens_N = text.num_sequences_T, add_up(text.num_words_S, text.num_sequences_T)
+        has_words_N = num_tokens_N > 0
         with self._lock:
-            found = self._score_ids(cut) if self.cutter.run is not None else self._score_words(cut)
-        return Scores(*found, cut.num_words_N, cut.num_tokens_N)
-
-    def _score_ids(self, cut: Cut) -> tuple[Floats, Ints]:
-        assert isinstance(self.model, RunModel)
-        end_N = np.cumsum(cut.num_tokens_N)
-        scorer = SentenceScorer(self.model.network, normalised=self.mode == "normalised")
-        log_prob_N = np.array([one.sum() for one in scorer.score(np.split(cut.ids_M, end_N)[:-1])])
-        return log_prob_N, np.diff(np.append(0, np.cumsum(cut.ids_M == UNK))[end_N], prepend=0)
-
-    def _score_words(self, cut: Cut) -> tuple[Floats, Ints]:
-        reader = self.model.reader(normalised=self.mode == "normalised", carry=self.model.kind != "n-gram")
-        log_probs, unknown = [], []
-        for sentences in cut.sentences:
-            reader.begin_document()
-            scores = reader.score(sentences) if sentences else []
-            log_probs.append(sum(float(one.log_probs.sum()) for one in scores))
-            unknown.append(sum(int(one.oov.sum()) for one in scores))
-        return np.array(log_probs, dtype=np.float64), np.array(unknown, dtype=np.int64)
+            whole = replace(text, num_words_S=num_tokens_N[has_words_N])
+            found = self.model.log_probs(whole, mode=self.model.choose_mode(self.mode))
+        log_prob_N, num_unknown_N = np.zeros(len(num_ends_N)), np.zeros(len(num_ends_N), dtype=np.int64)
+        log_prob_N[has_words_N], num_unknown_N[has_words_N] = found.totals, found.num_oov
+        return Scores(log_prob_N, num_unknown_N, num_tokens_N - num_ends_N, num_tokens_N)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the model where it is."""
-        return {name: getattr(self, name) for name in ("path", "asked", "precision", "device")}
+        return {name: getattr(self, name) for name in ("path", "mode", "precision", "device")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())

@@ -14,7 +14,7 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce import files
-from bnce.data.document_scorer import Mode, choose_mode
+from bnce.corpus.cutter import Tokens
 from bnce.data.tables import (
     TEXT,
     TEXT_COLUMNS,
@@ -35,10 +35,13 @@ from bnce.data.tables import (
     find_format,
     read_table,
 )
+from bnce.engine.network import Mode, Query
 from bnce.errors import UserError, argument, counted
-from bnce.scoring.entropy import EntropyReader
+from bnce.scoring.interpolation import components_of
 from bnce.scoring.loading import load
 from bnce.scoring.model import Model
+from bnce.scoring.results import WordScores, add_up
+from bnce.scoring.run_model import RunModel
 from bnce.text.normalise import Normaliser
 from bnce.text.tokenised import TokenisedSigns
 
@@ -95,7 +98,9 @@ class Rows:
                     f"{where} has half of a character (a lone surrogate) in its word: fix the text, or leave the row "
                     "empty."
                 )
-            if not isinstance(text, Hashable):
+            if isinstance(text, list | dict) or (
+                isinstance(text, tuple) and any(isinstance(one, list | dict) for one in text)
+            ):
                 raise UserError(f"{where} has {text!r:.60} as its text: name a column of numbers or of text.")
         truths = [_TRUTHS.get(str(value).lower()) for value in glued]
         if None in truths:
@@ -181,33 +186,73 @@ class Layout:
 
 def measure(model: Model, layout: Layout, options: Options) -> Measured:
     """Compute the columns of all rows."""
-    mode, row_N, num_rows = choose_mode(model, options.mode), layout.row_N, layout.num_rows
-    scores = _read(model.reader(normalised=mode == "normalised", carry=True, spell=options.spell), layout.texts)
-    surprisal_N = -BITS_PER_NAT * _joined([one.log_probs[:-1] for one in scores])
+    mode, row_N, num_rows = model.choose_mode(options.mode), layout.row_N, layout.num_rows
+    if options.spell:
+        model.refuse_spelling()
+    # A text is one sequence: its sentences have those before them as context.
+    sentences = Tokens.of(itertools.chain.from_iterable(layout.texts), model.numbering)
+    text = replace(sentences, num_words_S=add_up(sentences.num_words_S, np.array([*map(len, layout.texts)], dtype=int)))
+    scores = model.log_probs(text, mode=mode, spell=options.spell)
+    is_end_M = np.zeros(len(text.words), dtype=bool)
+    is_end_M[np.cumsum(sentences.num_words_S) - 1] = True
+    surprisal_M = -BITS_PER_NAT * scores.log_prob_N
+    surprisal_N, end = surprisal_M[~is_end_M], float(surprisal_M[is_end_M].sum())
     known_N, is_word_N, log10_N = _describe(model, layout.words)
-    oov_N = _joined([one.oov[:-1] for one in scores]).astype(bool)
-    surprisal_N[~known_N & (oov_N | (not options.spell))] = np.nan
+    surprisal_N[~known_N & (scores.oov_N[~is_end_M] | (not options.spell))] = np.nan
     unknown_R, surprisal_R = unknown_rows(model, layout), _sum_up(surprisal_N, row_N, num_rows)
     columns: list[NDArray[Any]] = [surprisal_R, _sum_up(surprisal_N[is_word_N], row_N[is_word_N], num_rows)]
     if options.entropy:
-        entropy_N = BITS_PER_NAT * _joined([one[:-1] for one in _read(EntropyReader(model), layout.texts)])
         entropy_R = np.full(num_rows, np.nan)
         # That before its first word: rows come in order, and of several values for one place the last one stays.
-        entropy_R[row_N[::-1]] = entropy_N[::-1]
+        entropy_R[row_N[::-1]] = BITS_PER_NAT * _entropies(model, text)[~is_end_M][::-1]
         columns.append(entropy_R)
     columns += [_sum_up(log10_N[is_word_N], row_N[is_word_N], num_rows), unknown_R]
     columns.append(np.bincount(row_N, minlength=num_rows))
-    totals = {
-        "num_rows": num_rows,
-        "num_texts": len(layout.texts),
-        "num_sentences": len(scores),
-        "num_unknown": int(unknown_R.sum()),
-        "num_empty": int(np.isnan(surprisal_R).sum()),
-        "surprisal": float(np.nansum(surprisal_R)),
-        "end": -BITS_PER_NAT * sum(float(one.log_probs[-1]) for one in scores),
-    }
-    check = _check(model, layout, scores, options.spell) if mode == "unnormalised" and model.has_constant else None
-    return Measured(dict(zip(options.columns, columns, strict=True)), totals, mode, check)
+    totals = {"num_rows": num_rows, "num_texts": len(layout.texts), "num_sentences": len(sentences)}
+    totals |= {"num_unknown": int(unknown_R.sum()), "num_empty": int(np.isnan(surprisal_R).sum())}
+    sums = {"surprisal": float(np.nansum(surprisal_R)), "end": end}
+    return Measured(
+        dict(zip(options.columns, columns, strict=True)),
+        {**totals, **sums},
+        mode,
+        _check(model, text, scores, options.spell),
+    )
+
+
+def _check(model: Model, text: Tokens, scores: WordScores, spell: bool) -> dict[str, Any] | None:
+    """Compare the constant Z with the softmax at the first words."""
+    if scores.mode == "normalised":
+        return None
+    lengths = np.diff(np.minimum(np.cumsum(text.num_words_S), NUM_CHECKED), prepend=0)
+    ids = None if text.ids is None else text.ids[:NUM_CHECKED]
+    exact = model.log_probs(Tokens(text.words[:NUM_CHECKED], lengths, ids), mode="normalised", spell=spell)
+    difference = scores.log_prob_N[:NUM_CHECKED] - exact.log_prob_N
+    mean, most = (float(difference.mean()), float(np.abs(difference).max())) if len(difference) else (0.0, 0.0)
+    return {"num_positions": len(difference), "mean_difference": mean, "max_difference": most}
+
+
+def _entropies(model: Model, text: Tokens) -> Floats:
+    """Compute the entropy before every word of texts, in nats: exactly, −Σ p ln p over the vocabulary."""
+    known = {frozenset(part.vocabulary.words): part.name for part in components_of(model)}
+    if len(known) > 1:
+        first, second = list(known.values())[:2]
+        raise UserError(
+            f"'{first}' and '{second}' have different vocabularies, so the probabilities of their mixture do not "
+            f"sum to 1: leave out {argument('entropy')}, or mix models with the same vocabulary."
+        )
+    if isinstance(model, RunModel):
+        values, _ = model.answer(text, Query(entropy=True))
+        assert values.entropy_N is not None
+        return values.entropy_N.astype(np.float64)
+    found: list[float] = []
+    for words in text:
+        state = model.start()
+        for word in words:
+            log_prob_V = model.distribution(state, mode="normalised")
+            log_prob_V = log_prob_V[log_prob_V > -np.inf]
+            found.append(-float(np.exp(log_prob_V) @ log_prob_V))
+            state = model.advance(state, word)
+    return np.array(found, dtype=np.float64)
 
 
 def unknown_rows(model: Model, layout: Layout) -> NDArray[np.bool_]:
@@ -318,33 +363,6 @@ def _warnings(model: Model, table: Table, rows: Rows, layout: Layout, options: O
                 )
 
 
-def _read(reader: Any, texts: Sequence[list[list[str]]]) -> list[Any]:
-    """Let a reader read sentences, text by text."""
-    found: list[Any] = []
-    for sentences in texts:
-        reader.begin_document()
-        found += reader.score(sentences)
-    return found
-
-
-def _check(model: Model, layout: Layout, scores: Sequence[Any], spell: bool) -> dict[str, Any]:
-    """Compare the constant Z with the softmax at the first words of the texts."""
-    texts, left = [], NUM_CHECKED
-    for sentences in layout.texts:
-        ends = itertools.accumulate((len(words) + 1 for words in sentences), initial=0)
-        texts.append([words for words, end in zip(sentences, ends, strict=False) if end < left])
-        left -= sum(len(words) + 1 for words in texts[-1])
-    exact = _read(model.reader(normalised=True, carry=True, spell=spell), texts)
-    kept = itertools.chain.from_iterable(
-        scores[begin : begin + len(part)]
-        for begin, part in zip(itertools.accumulate(map(len, layout.texts), initial=0), texts, strict=False)
-    )
-    pairs = zip(kept, exact, strict=True)
-    difference = _joined([one.log_probs - other.log_probs for one, other in pairs])[:NUM_CHECKED]
-    mean, most = (float(difference.mean()), float(np.abs(difference).max())) if len(difference) else (0.0, 0.0)
-    return {"num_positions": len(difference), "mean_difference": mean, "max_difference": most}
-
-
 def cell_cutter(normaliser: Normaliser, splits: bool) -> Callable[[str], tuple[tuple[tuple[str, ...], ...], bool]]:
     """Make what cuts a cell into its words by sentence, the first of which goes on; and tells if the last one ends."""
     normaliser = normaliser if splits else replace(normaliser, sentences="lines")
@@ -387,10 +405,6 @@ def _describe(model: Model, words: Sequence[str]) -> tuple[NDArray[np.bool_], ND
     }
     known, is_word, log10_frequency = zip(*(about[word] for word in words), strict=True) if words else ((), (), ())
     return np.array(known, dtype=bool), np.array(is_word, dtype=bool), np.array(log10_frequency, dtype=np.float64)
-
-
-def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return np.concatenate([np.zeros(0), *parts])
 
 
 def _sum_up(value_N: Floats, row_N: NDArray[np.int64], num_rows: int) -> Floats:

@@ -81,7 +81,7 @@ class NumpyNetwork(Network):
 
     def scores(self, hidden_ND: Floats, words_NK: Ints) -> Floats:
         """Compute the raw scores of K words for each position."""
-        row_NKD = self._output.rows(words_NK.ravel()).reshape(*words_NK.shape, -1)
+        row_NKD = self._output.rows(words_NK.ravel()).reshape(*words_NK.shape, self.hidden_size)
         score_NK: Floats = np.einsum("nkd,nd->nk", row_NKD, hidden_ND)
         score_NK += self._bias_V[words_NK]
         return score_NK

@@ -21,12 +21,12 @@ import torch
 from onnx import TensorProto, helper
 from torch import Tensor, nn
 
+from bnce.export.export_record import WEIGHTS_FILE
 from bnce.language_model import LanguageModel
 from bnce.models.feedforward import FeedForward
 from bnce.models.recurrent import Recurrent
 from bnce.models.transformer import Transformer
 from bnce.runs.packed_rows import SCALE_SUFFIX
-from bnce.scoring.export_record import WEIGHTS_FILE
 
 OPSET = 17
 IR_VERSION = 8  # of the same time as the opset, so that runtimes some years old can read it

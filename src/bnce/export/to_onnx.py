@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from bnce import files
+from bnce.corpus.spelling import SPELLING_FILE
 from bnce.corpus.vocabulary import END, UNK
 from bnce.corpus.word_index import INDEX_FILE, VOCABULARY_FILE, write_index
 from bnce.errors import unknown_name
 from bnce.export.agreement import Agreement, all_word_scores, word_scores
 from bnce.export.bodies import refuse_unknown_body
+from bnce.export.export_record import write_record
 from bnce.export.to_safetensors import largest_error
 from bnce.language_model import LanguageModel
 from bnce.machine.packages import need
@@ -29,8 +31,6 @@ from bnce.models.recurrent import Recurrent
 from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model
 from bnce.runs.packed_rows import pack_rows, unpack_rows
-from bnce.scoring.export_record import write_record
-from bnce.spelling.model import SPELLING_FILE
 from bnce.version import __version__
 
 GRAPHS = ("body", "words", "all_words")

@@ -14,7 +14,7 @@ from bnce.errors import UserError
 BASE = ("numpy", "safetensors", "msgspec", "tomli_w", "typer", "rich")
 EXTRAS = {
     "layer": ("torch",),
-    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer"),
+    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "rapidfuzz"),
     "score": ("onnxruntime",),
     "ngram": ("kenlm",),
     "export": ("torch", "onnx", "onnxruntime", "transformers", "tokenizers"),

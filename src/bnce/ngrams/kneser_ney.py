@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.meter import Progress
+from bnce.corpus.spelling import find_discounts
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
-from bnce.spelling.levels import find_discounts
 
 MIN_ORDER, MAX_ORDER = 2, 6  # what KenLM reads
 # What counting holds at most for each token, as measured on text whose n-grams of the highest order are nearly all new.

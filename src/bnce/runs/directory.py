@@ -31,13 +31,13 @@ from typing import Any
 import numpy as np
 
 from bnce import files
+from bnce.corpus.spelling import SPELLING_FILE
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
 from bnce.evaluation.breakdown import WordCounts
 from bnce.files import map_array, read_manifest, read_object, verify, write_manifest
 from bnce.settings import RunConfig, read_config, to_tables, to_toml
-from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser, tell_differences
 
 FORMAT = 3

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 from bnce.errors import UserError
 from bnce.text.docstrings import installed_modules, read_docstrings
 from bnce.text.published import BENCHMARKS
-from bnce.text.records import holds_records, read_records
+from bnce.text.records import DEFAULT_FIELD, holds_records, read_records
 from bnce.text.sources import (
     Advance,
     Document,
     check_source,
     expand_sources,
     read_documents,
+    read_lines,
     refuse_second_stdin,
     source_bytes,
 )
@@ -42,6 +44,23 @@ def read_text(
     if holds_records(name):
         return read_records(name, field, errors, advance)
     return read_documents(name, errors, advance)
+
+
+def read_passages(
+    name: str, field: str = DEFAULT_FIELD, blank_ends: bool = False, advance: Advance | None = None
+) -> Iterator[Iterable[str]]:
+    """Stream the lines of one source as they stand, blank ones among them, by document.
+
+    A record is a document. A text of lines is one document, or with `blank_ends` blank lines end one and are no part
+    of any.
+    """
+    if name == DOCSTRINGS or holds_records(name):
+        yield from read_text(name, field, advance=advance)
+        return
+    lines = read_lines(name, advance=advance)
+    for is_blank, document in itertools.groupby(lines, key=lambda line: blank_ends and not line.strip()):
+        if not is_blank:
+            yield document
 
 
 def text_bytes(name: str) -> int:

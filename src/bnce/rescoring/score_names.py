@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bnce.errors import UserError, argument, unknown_name
-from bnce.rescoring.formats.source import AM, OLD_LM
-from bnce.rescoring.nbest import NBest
+from bnce.rescoring.nbest import AM, OLD_LM, NBest
 from bnce.scoring.weights import (
     NAMES,
     OOV_PENALTY_PER_LM_WEIGHT,
@@ -25,7 +24,9 @@ LM = "lm"  # ln p of the new language model; lists may have a score with this na
 def resolve(given: Iterable[tuple[str, str]], nbest: NBest) -> dict[str, float]:
     """Tell which weights are meant: by the names of a list's scores, by their own names, or by `lm`."""
     sources = {own: role for role, own in nbest.sources.items()}
-    others = [name for name in nbest.score_names if name not in _OF_ROLES]
+    meanings = {name: name for name in NAMES} | {LM: "lm_weight"} | _OF_ROLES
+    others = {name: f"{OTHER}{name}" for name in nbest.score_names if name not in _OF_ROLES}
+    meanings |= {own: (others | _OF_ROLES)[role] for own, role in sources.items()} | others
     found: dict[str, float] = {}
     for name, value in given:
         if name == LM and LM in sources:
@@ -33,17 +34,9 @@ def resolve(given: Iterable[tuple[str, str]], nbest: NBest) -> dict[str, float]:
                 f"{argument('weight')} is '{LM}={value}', but the list has a score '{LM}', too: give lm_weight={value} "
                 f"for the new language model, or {sources[LM]}_weight={value} for that score."
             )
-        meant = name if name in others else sources.get(name, name)
-        if meant in others:
-            weight = f"{OTHER}{meant}"
-        elif meant in _OF_ROLES:
-            weight = _OF_ROLES[meant]
-        elif meant == LM:
-            weight = "lm_weight"
-        elif name in NAMES:
-            weight = name
-        else:
+        if name not in meanings:
             raise unknown_name(f"score in {argument('weight')}", name, [*nbest.score_names, LM, *NAMES])
+        weight = meanings[name]
         if weight in found:
             raise UserError(
                 f"{argument('weight')} is '{name}={value}', after another value for it: give each weight once."
@@ -73,7 +66,7 @@ def check_scores(weights: Weights, nbest: NBest, path: str, given: Mapping[str, 
             )
 
 
-def complete(weights: Weights | None, given: Mapping[str, float], nbest: NBest, tunes: bool) -> Weights:
+def complete_weights(weights: Weights | None, given: Mapping[str, float], nbest: NBest, tunes: bool) -> Weights:
     """Fill in what neither a file nor an option gives; a recogniser without scores is taken at its order."""
     if weights is None:
         weights = Weights()

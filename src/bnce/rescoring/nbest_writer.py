@@ -8,13 +8,11 @@ from pathlib import Path
 
 from bnce import files
 from bnce.errors import UserError
-from bnce.rescoring.formats.source import ROLES, Source
-from bnce.rescoring.nbest import NBest
+from bnce.rescoring.nbest import ROLES, NBest, Source
 from bnce.rescoring.rescore import Scores
 from bnce.scoring.weights import Weights
 
 _ENDINGS = {".trn": "trn", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".tsv": "tsv"}
-_BLANK = re.compile(r"\s")
 _SCTK_MARKS = re.compile(r"(?:^|\s)(?:\{|\}|/|@|\([^()\s]+\))(?=\s|$)")
 
 
@@ -28,7 +26,7 @@ def check_writable(nbest: NBest, form: str) -> None:
     if form not in ("kaldi", "trn"):
         return
     for utterance in nbest.utterances:
-        if _BLANK.search(utterance.name) or (form == "trn" and re.search(r"[()]", utterance.name)):
+        if re.search(r"[\s()]" if form == "trn" else r"\s", utterance.name):
             raise UserError(
                 f"The utterance '{utterance.name}' has a blank or a bracket in its name, which a {form} file cannot "
                 "hold: write to a file that ends in .jsonl."
@@ -42,7 +40,7 @@ def check_writable(nbest: NBest, form: str) -> None:
             )
 
 
-def written(scores: Scores, weights: Weights, form: str) -> Iterator[str]:
+def write_lists(scores: Scores, weights: Weights, form: str) -> Iterator[str]:
     """Give the lines of a file."""
     if form == "jsonl":
         yield from _json_lines(scores, weights)
@@ -67,5 +65,5 @@ def _json_lines(scores: Scores, weights: Weights) -> Iterator[str]:
         lists.setdefault(row["utt"], []).append({"text": row["hypothesis"], **values, **added})
     for name, hypotheses in lists.items():
         reference = references[name]
-        said = {} if reference is None else {"ref": reference}
-        yield files.to_json({"utt": name, **said, "hyps": hypotheses}) + "\n"
+        known = {} if reference is None else {"ref": reference}
+        yield files.to_json({"utt": name, **known, "hyps": hypotheses}) + "\n"
