@@ -78,7 +78,6 @@ ROOM_ORDERS = {
         "vocabulary",
         "spelling",
         "cutter",
-        "word_index",
         "meter",
         "manifest",
         "store",

@@ -32,7 +32,7 @@ def test_the_best_by_the_model_alone(bnce: Command, trained: Path, lists: Path) 
     model = load(trained)
     expected = []
     for name, texts in (("x", ["ba be bi", "ba be", ""]), ("y", ["xyzzy fu", "fu"])):
-        best = max(model.score(texts), key=lambda one: one.log10_prob)
+        best = max(model.score(texts), key=lambda one: one.log_prob)
         expected.append(" ".join([name, *best.words[:-1]]))
     assert outcome.stdout.splitlines() == expected
     assert "2 utterances, 5 hypotheses; am_weight 0, old_lm_weight 0, lm_weight 1" in outcome.stderr
@@ -140,7 +140,7 @@ def test_weights_that_lose_to_the_first_best_are_refused(bnce: Command, trained:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--mode", "checked"], "Unknown rescoring mode 'checked': choose one of unnormalised, normalised."),
+        (["--mode", "checked"], "Unknown mode 'checked': choose one of unnormalised, normalised."),
         (["--tune", "{refs}", "--refs", "{refs}"], "tune with --tune first, then use --weights and --refs."),
         (["--out", "none/best"], "There is no directory 'none' to write 'best' to: create it first."),
         (["--out", "-", "--json"], "--out - and --json both write to standard output: leave one of them out."),

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Annotated
 
 from bnce.cli.console import JsonOption, open_model, print_json, stderr, stdout
-from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, option
+from bnce.cli.options import DeviceOption, ModelArgument, option
 
 
 def generate(
@@ -43,12 +43,12 @@ def generate(
     sampling = Sampling(temperature, top_k, top_p)
     model = open_model(run, device)
     if num_next:
-        words = model.next_words(prompt, num_next)
+        words = model.next_words(prompt, num_next, mode="normalised")
         if as_json:
-            record = {"run": str(run), "prompt": prompt, "mode": model.choose_mode(None)}
+            record = {"run": str(run), "prompt": prompt, "mode": "normalised"}
             print_json({**record, "next": [dataclasses.asdict(word) for word in words]})
         else:
-            how = MAY_EXCEED if model.choose_mode(None) == "unnormalised" else "normalised: they sum to 1"
+            how = "of an n-gram model" if model.kind == "n-gram" else "with the exact softmax, not with the constant Z"
             stderr.print(f"Probabilities are {how}.")
             for word in words:
                 stdout.print(f"{word.prob:.6f}  {word.word}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -13,6 +12,7 @@ from bnce.cli.console import stderr
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
+    from bnce.engine.network import Mode
     from bnce.text.tokenised import TokenisedSigns
 
 
@@ -61,7 +61,7 @@ SettingsOption = Annotated[
 # How probabilities are had; `bnce score` has a third way, which compares the two.
 MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
-MODE_DEFAULT = "unnormalised where the model has a constant Z"
+MODE_DEFAULT = "unnormalised if the model has a constant Z, else normalised"
 ModeOption = Annotated[
     str | None, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES), show_default=MODE_DEFAULT)
 ]
@@ -89,11 +89,11 @@ def split_numbers(text: str, option: str, example: str = "") -> list[int]:
         raise UserError(f"{option} received '{text}': give whole numbers, separated by commas{such}.") from None
 
 
-def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
-    """Tell whether a mode uses the softmax, and refuse an unknown one; `what` names the task."""
-    if mode not in modes:
-        raise unknown_name(f"{what} mode", mode, modes)
-    return mode == "normalised"
+def check_mode(mode: str | None) -> Mode | None:
+    """Refuse an unknown mode, before a model is opened."""
+    if mode is not None and mode not in MODES:
+        raise unknown_name("mode", mode, MODES)
+    return cast("Mode | None", mode)
 
 
 def warn_of_tokenised(signs: TokenisedSigns, name: str) -> None:

@@ -146,7 +146,7 @@ class Model:
         return FullScoreReturn(step.log_prob / math.log(10), length, step.num_oov > 0)
 
     def _ngram_length(self, step: Step, history: tuple[str, ...]) -> int:
-        """Count the words that the probability of the last word depends on: the start of the text is one, and itself."""
+        """Count the words that the last probability depends on: the start of the text is one, and itself."""
         if self._kenlm:
             after = type(step.last_state)()
             return int(self._kenlm.BaseFullScore(step.last_state, history[-1], after).ngram_length)
