@@ -98,9 +98,7 @@ class Rows:
                     f"{where} has half of a character (a lone surrogate) in its word: fix the text, or leave the row "
                     "empty."
                 )
-            if isinstance(text, list | dict) or (
-                isinstance(text, tuple) and any(isinstance(one, list | dict) for one in text)
-            ):
+            if any(isinstance(one, list | dict) for one in (text if isinstance(text, tuple) else [text])):
                 raise UserError(f"{where} has {text!r:.60} as its text: name a column of numbers or of text.")
         truths = [_TRUTHS.get(str(value).lower()) for value in glued]
         if None in truths:
@@ -162,7 +160,12 @@ class Layout:
             text = rows.texts[begin]
             if not begin or text != rows.texts[begin - 1]:
                 if text in last:
-                    raise _returns(begin + 1, text, last[text] + 1)
+                    shown = ", ".join(map(str, text)) if isinstance(text, tuple) else text
+                    raise UserError(
+                        f"Row {begin + 1} belongs to the text '{shown!s:.60}', whose rows ended at row "
+                        f"{last[text] + 1}: put the rows of a text next to each other in reading order, or give "
+                        f"{argument('text')} one more column, so that each text has its own name."
+                    )
                 self.texts.append([])
                 is_open = False
             is_open = is_open and rows.goes_on(begin)
@@ -173,11 +176,10 @@ class Layout:
             places = iter(places_in(normaliser, cells)) if len(cells) > 1 else itertools.repeat(0)
             for number, words in enumerate(sentences):
                 is_open = is_open and not number
-                if words and not is_open:
-                    self.texts[-1].append([])
-                    is_open = True
                 if words:
+                    self.texts[-1] += [] if is_open else [[]]
                     self.texts[-1][-1] += words
+                    is_open = True
                 place_N += [begin + next(places) for _ in words]
             is_open = is_open and not ends
         self.row_N = np.array(place_N, dtype=np.int64)
@@ -211,12 +213,8 @@ def measure(model: Model, layout: Layout, options: Options) -> Measured:
     totals = {"num_rows": num_rows, "num_texts": len(layout.texts), "num_sentences": len(sentences)}
     totals |= {"num_unknown": int(unknown_R.sum()), "num_empty": int(np.isnan(surprisal_R).sum())}
     sums = {"surprisal": float(np.nansum(surprisal_R)), "end": end}
-    return Measured(
-        dict(zip(options.columns, columns, strict=True)),
-        {**totals, **sums},
-        mode,
-        _check(model, text, scores, options.spell),
-    )
+    named, check = dict(zip(options.columns, columns, strict=True)), _check(model, text, scores, options.spell)
+    return Measured(named, {**totals, **sums}, mode, check)
 
 
 def _check(model: Model, text: Tokens, scores: WordScores, spell: bool) -> dict[str, Any] | None:
@@ -422,12 +420,3 @@ def _one_each(values: Any, num_words: int, name: str) -> list[Any]:
         shown = f"'{values}'" if isinstance(values, str) else f"{len(found)} values"
         raise UserError(f"There are {num_words} words, and {name} is {shown}: give one value per word.")
     return found
-
-
-def _returns(number: int, text: Any, last: int) -> UserError:
-    shown = ", ".join(map(str, text)) if isinstance(text, tuple) else str(text)
-    return UserError(
-        f"Row {number} belongs to the text '{shown:.60}', whose rows ended at row {last}: put the rows of a text "
-        f"next to each other in reading order, or give {argument('text')} one more column, so that each text has its "
-        "own name."
-    )
