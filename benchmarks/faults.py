@@ -55,7 +55,7 @@ from provenance import commit  # noqa: E402
 
 SHARES = {"corpus": 0.2, "run": 0.25, "input": 0.2, "options": 0.2, "server": 0.15}
 KILLS = {"kill train": 0.5, "kill experiment": 0.25, "kill prepare": 0.25}
-STOPS = {"signal prepare": 0.4, "signal filter": 0.2, "worker prepare": 0.2, "worker filter": 0.2}
+STOPS = {"signal prepare": 0.4, "signal filter": 0.3, "worker prepare": 0.3}
 KINDS = [*SHARES, *KILLS, *STOPS]
 NUM_NAMED = 8
 OPTIONS = "options of "

@@ -11,12 +11,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from bnce.scoring.scored import Floats
 from numpy.typing import NDArray
 
 from bnce.rescoring.nbest import NBest
 from bnce.rescoring.rescore import in_blocks
 from bnce.scoring.model import Model
-from bnce.scoring.scored import Floats
 
 PER_NAT = 1000
 MOST = np.iinfo(np.uint16).max

@@ -27,15 +27,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from bnce.scoring.batches import SentenceScorer
+from bnce.scoring.prefixes import score_prefixes
+from bnce.scoring.scorer import Scorer
 
 from bnce.corpus.vocabulary import END
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import describe_device
 from bnce.noise import unigram
 from bnce.registry import BatchNce, ReluLstm
-from bnce.scoring.batches import SentenceScorer
-from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.scorer import Scorer
 
 VOCAB_SIZE = 800_000
 SIZES = {

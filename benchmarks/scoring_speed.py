@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from bnce.scoring.batches import SentenceScorer
 from numpy.typing import NDArray
 
 from bnce.corpus.store import Corpus
@@ -20,7 +21,6 @@ from bnce.language_model import LanguageModel
 from bnce.machine.devices import synchronize
 from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model
-from bnce.scoring.batches import SentenceScorer
 
 MAX_SENTENCES = {"cpu": 128, "cuda": 4096}  # scored side by side
 SECONDS = 1.0  # that are measured

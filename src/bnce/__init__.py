@@ -95,7 +95,7 @@ __all__ = [
 _HOMES = {
     "Corpus": ("bnce.corpus.store", "train"),
     "DecoderLanguageModel": ("bnce.rescoring.decoders", "score"),
-    "DocumentScorer": ("bnce.data.document_scorer", "train"),
+    "DocumentScorer": ("bnce.data.document_scorer", "score"),
     "Model": ("bnce.scoring.model", "score"),
     "Noise": ("bnce.noise", "layer"),
     "Normaliser": ("bnce.text.normalise", "layer"),

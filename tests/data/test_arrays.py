@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from .models import add_surprisal, make_model
 from .test_measure import Row, measured
 
 MODEL = make_model()
+surprisal = functools.partial(bnce.surprisal, mode="normalised")
 WORDS = ["England,", None, "zebra", "a.", "b"]
 STORIES = [1, 1, 1, 2, 2]
 EXPECTED = measured(MODEL, [Row(word or "", story) for word, story in zip(WORDS, STORIES, strict=True)])
@@ -58,23 +60,23 @@ def check(found: Any) -> None:
 
 
 def test_lists_and_numpy_arrays() -> None:
-    found = bnce.surprisal(MODEL, WORDS, text=STORIES)
+    found = surprisal(MODEL, WORDS, text=STORIES)
     assert list(found) == list(EXPECTED)
     check(found)
     assert (found["is_unknown"].dtype, found["num_tokens"].dtype) == (np.bool_, np.int64)
-    check(bnce.surprisal(MODEL, np.array([word or "" for word in WORDS]), text=np.array(STORIES)))
-    check(bnce.surprisal(MODEL, [word or math.nan for word in WORDS], text=STORIES))
-    empty = bnce.surprisal(MODEL, [])
+    check(surprisal(MODEL, np.array([word or "" for word in WORDS]), text=np.array(STORIES)))
+    check(surprisal(MODEL, [word or math.nan for word in WORDS], text=STORIES))
+    empty = surprisal(MODEL, [])
     assert {name: len(values) for name, values in empty.items()} == dict.fromkeys(EXPECTED, 0)
 
 
 def test_pandas_by_what_it_can_do() -> None:
     frame = Frame({"story": STORIES, "word": [math.nan if word is None else word for word in WORDS]}, INDEX)
-    found = bnce.surprisal(MODEL, frame, text="story")
+    found = surprisal(MODEL, frame, text="story")
     assert isinstance(found, Frame)
     assert (found.index, found.columns) == (INDEX, ["story", "word", *EXPECTED])
     check(found.values)
-    column = bnce.surprisal(MODEL, frame["word"], text=frame["story"])
+    column = surprisal(MODEL, frame["word"], text=frame["story"])
     assert (column.index, column.columns) == (INDEX, ["word", *EXPECTED])
     check(column.values)
 
@@ -82,22 +84,22 @@ def test_pandas_by_what_it_can_do() -> None:
 def test_pandas_itself() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"story": STORIES, "word": WORDS}, index=INDEX)
-    found = bnce.surprisal(MODEL, frame, text=["story"])
+    found = surprisal(MODEL, frame, text=["story"])
     assert found.index.tolist() == INDEX
     check(found)
-    check(bnce.surprisal(MODEL, frame["word"], text=frame["story"]))
+    check(surprisal(MODEL, frame["word"], text=frame["story"]))
 
 
 def test_arrow() -> None:
     table = pa.table({"story": STORIES, "word": WORDS})
-    found = bnce.surprisal(MODEL, table, text="story")
+    found = surprisal(MODEL, table, text="story")
     assert found.column_names == ["story", "word", *EXPECTED]
     assert found["surprisal_bits"].to_pylist()[1] is None
     check({name: found[name].to_numpy() for name in EXPECTED})
-    column = bnce.surprisal(MODEL, table["word"], text=table["story"])
+    column = surprisal(MODEL, table["word"], text=table["story"])
     assert column.column_names == list(EXPECTED)
     check({name: column[name].to_numpy() for name in EXPECTED})
-    check({name: bnce.surprisal(MODEL, pa.array(WORDS), text=STORIES)[name].to_numpy() for name in EXPECTED})
+    check({name: surprisal(MODEL, pa.array(WORDS), text=STORIES)[name].to_numpy() for name in EXPECTED})
 
 
 SHOWN = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(["x" * 10_000, "é" * 5000, "a\0b", "</s>"])
@@ -112,7 +114,7 @@ def model(request: pytest.FixtureRequest) -> bnce.Model:
 @given(words=st.lists(SHOWN, max_size=8), spell=st.booleans())
 def test_any_words_have_a_row_each(model: bnce.Model, words: list[str], spell: bool) -> None:
     spell = spell and model.kind == "run"
-    found = bnce.surprisal(model, words, spell=spell)
+    found = surprisal(model, words, spell=spell)
     assert {len(values) for values in found.values()} == {len(words)}
     empty = np.isnan(found["surprisal_bits"])
     assert (empty == ((found["num_tokens"] == 0) | (found["is_unknown"] & (not spell)))).all()
@@ -120,18 +122,18 @@ def test_any_words_have_a_row_each(model: bnce.Model, words: list[str], spell: b
 
 def test_words_that_are_glued() -> None:
     words, glued = ["a", "Eng", "land", ",", "b"], [False, False, True, True, True]
-    first, second, *others = bnce.surprisal(MODEL, ["a", "England", ",", "b"])["surprisal_bits"].tolist()
+    first, second, *others = surprisal(MODEL, ["a", "England", ",", "b"])["surprisal_bits"].tolist()
     table = pa.table({"word": words, "glued": glued})
     frame = Frame({"word": words, "glued": glued}, INDEX)
     for found in (
-        bnce.surprisal(MODEL, words, glued=glued)["surprisal_bits"],
-        bnce.surprisal(MODEL, table, glued="glued")["surprisal_bits"].to_numpy(),
-        bnce.surprisal(MODEL, frame, glued="glued").values["surprisal_bits"],
+        surprisal(MODEL, words, glued=glued)["surprisal_bits"],
+        surprisal(MODEL, table, glued="glued")["surprisal_bits"].to_numpy(),
+        surprisal(MODEL, frame, glued="glued").values["surprisal_bits"],
     ):
         assert found.tolist() == pytest.approx([first, second, math.nan, *others], nan_ok=True)
-    assert bnce.surprisal(MODEL, words, glued=glued)["num_tokens"].tolist() == [1, 1, 0, 1, 1]
+    assert surprisal(MODEL, words, glued=glued)["num_tokens"].tolist() == [1, 1, 0, 1, 1]
     with pytest.raises(bnce.UserError, match="row 1 has 'maybe' in the column of glued"):
-        bnce.surprisal(MODEL, ["a"], glued=["maybe"])
+        surprisal(MODEL, ["a"], glued=["maybe"])
 
 
 def test_options_are_those_of_the_command(tmp_path: Path) -> None:
@@ -140,12 +142,12 @@ def test_options_are_those_of_the_command(tmp_path: Path) -> None:
     options = ["--sentence", "number", "--text", "number", "--spell", "--entropy", "--mode", "unnormalised"]
     assert add_surprisal(path, out, *options, "--prefix", "x_").status == 0
     header, *rows = (line.split("\t")[2:] for line in out.read_text(encoding="utf-8").splitlines())
-    found = bnce.surprisal(
+    found = surprisal(
         MODEL,
         ["a", "zebra", "b"],
         sentence=[1, 1, 2],
         text=[1, 1, 2],
-        normalised=False,
+        mode="unnormalised",
         spell=True,
         entropy=True,
         prefix="x_",
@@ -161,14 +163,14 @@ def test_options_are_those_of_the_command(tmp_path: Path) -> None:
     ("words", "options", "told"),
     [
         ("a word", {}, "The words are one string"),
-        (["a", 3], {}, "Row 2 has 3 as its word: give strings"),
+        (["a", 3], {}, "The table, row 2 has 3 as its word: it must be text"),
         (["a"], {"text": [1, 2]}, "There are 1 words, and text is 2 values: give one value per word"),
         (["a"], {"text": "story"}, "There are 1 words, and text is 'story'"),
         (pa.table({"word": ["a"]}), {"text": "story"}, "The table has no column 'story'"),
-        (pa.table({"word": ["a"]}), {"text": [1]}, "A column is 1: give the name of a column"),
+        (pa.table({"word": ["a"]}), {"text": [1]}, "The table has no column 1: its columns are"),
         (pa.table({"word": ["a"], "num_tokens": [1]}), {}, "The table already has a column 'num_tokens'"),
     ],
 )
 def test_what_is_refused(words: Any, options: dict[str, Any], told: str) -> None:
     with pytest.raises(bnce.UserError, match=told):
-        bnce.surprisal(MODEL, words, **options)
+        surprisal(MODEL, words, **options)

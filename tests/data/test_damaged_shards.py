@@ -70,7 +70,11 @@ BAD = {
     "a list": (put(["ba"]), "line 21 is an array, not a JSON object: give one record per line.", 40),
     "nested deeply": (put(b'{"text": "ba", "x": ' + b"[" * 10**5 + b"\n"), "line 21 is nested too deeply", 40),
     "huge number": (put(b'{"text": "ba", "x": 1' + b"0" * 5000 + b"}\n"), "line 21 is not JSON", 40),
-    "its own score": (put({"text": "ba", "perplexity": 1}), "line 21 already has a field 'perplexity'", 40),
+    "its own score": (
+        put({"text": "ba", "perplexity": 1}),
+        "line 21 already has a field 'perplexity': rename it, or give --scores-only.",
+        40,
+    ),
     "far too long": (put({"text": "ba " * 6_000_000}), "line 21 is longer than 16 MiB: give one record per line.", 40),
     "NULs": (put(b"\0" * 100 + b"\n"), "line 21 is not JSON", 40),
     "cut gzip": (cut_gzip, "is damaged, incomplete or not what its file extension says", None),
@@ -98,7 +102,7 @@ def test_one_sentence_and_the_others_go_on(
     assert told.endswith("To continue without it, give --errors skip.")
     # The shard before it is done, and no other is begun.
     written = [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()]
-    assert sorted(written) == [".bnce/a.jsonl.json", ".bnce/settings.json", "a.jsonl"]
+    assert sorted(written) == [".bnce/a.jsonl.json", "a.jsonl"]
     done = bnce("filter", trained, directory, "--out", out, "--errors", "skip", "--json")
     assert done.json["num_problems"] == 1
     assert sentence in done.stderr

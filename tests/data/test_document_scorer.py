@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from command import Command
+from small_corpus import change_weights
 
 import bnce as package
 
@@ -29,12 +31,20 @@ def test_the_numbers_of_the_command(bnce: Command, trained: Path, tmp_path: Path
 
 
 def test_it_can_be_sent_to_other_processes(trained: Path) -> None:
-    scorer = package.DocumentScorer(trained, device="cpu", normalised=True)
+    scorer = package.DocumentScorer(trained, device="cpu", mode="normalised")
     expected = scorer(TEXTS)
     sent = pickle.dumps(scorer)
     assert len(sent) < 1000
     assert pickle.loads(sent)(TEXTS) == expected
     assert scorer([]) == {"perplexity": [], "num_words": [], "unknown_rate": []}
+
+
+def test_a_run_trained_again_is_opened_anew(trained: Path, tmp_path: Path) -> None:
+    """Workers live on while a run under the same path changes."""
+    run = shutil.copytree(trained, tmp_path / "run")
+    before = package.DocumentScorer(run, device="cpu")(["ba be"])
+    change_weights(run, lambda tensors: tensors["output.bias"].mul_(0.5))
+    assert package.DocumentScorer(run, device="cpu")(["ba be"]) != before
 
 
 def test_what_is_refused(trained: Path, tmp_path: Path) -> None:
@@ -44,7 +54,7 @@ def test_what_is_refused(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(package.UserError, match="A document is 3: give a string"):
         scorer(["ba", 3])  # type: ignore[list-item]
     (tmp_path / "two.arpa").touch()
-    with pytest.raises(package.UserError, match="is a file, and precision is for runs: leave out precision"):
+    with pytest.raises(package.UserError, match="is a file, and the precision is for runs: leave it out"):
         package.DocumentScorer(tmp_path / "two.arpa", precision="bf16")
     with pytest.raises(package.UserError, match="does not exist: check the path"):
         package.DocumentScorer(trained / "none")(["ba"])

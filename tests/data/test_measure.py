@@ -31,47 +31,41 @@ TEXTS = ["If England, a b. C d? e 'f' b", "a. b c d.", "England"]
 ROWS = [Row(word, number) for number, text in enumerate(TEXTS) for word in text.replace("If ", "").split()]
 
 
-def measured(model: Model, rows: Sequence[Row], split: bool = True, **options: Any) -> dict[str, list[float]]:
+def measured(
+    model: Model, rows: Sequence[Row], split: bool = True, mode: Any = "normalised", **options: Any
+) -> dict[str, list[float]]:
     """Measure rows, whose sentences are to be found or are known."""
     words, texts, sentences, glued = (list(values) for values in zip(*rows, strict=True))
-    found = surprisal(model, words, text=texts, sentence=None if split else sentences, glued=glued, **options)
+    found = surprisal(
+        model, words, text=texts, sentence=None if split else sentences, glued=glued, mode=mode, **options
+    )
     return {name: values.tolist() for name, values in found.items()}
 
 
-def by_score(model: Model, text: str, normalised: bool) -> float:
+def by_score(model: Model, text: str, mode: Any) -> float:
     """What `score --split --carry text` says of a text but for its sentence ends, in bits."""
-    reader = model.reader(normalised=normalised, carry=True)
-    return -sum(float(one.log_probs[:-1].sum()) for one in reader.score(model.normaliser(text))) / math.log(2)
+    scored = model.stream(model.normaliser(text), mode=mode, carry=True)
+    return -sum(float(one.log_probs[:-1].sum()) for one in scored) / math.log(2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_sum_of_a_text_is_what_score_says(kind: str) -> None:
     model = make_model(kind)
-    for normalised in (True, False) if model.has_constant else (True,):
-        found = measured(model, ROWS, normalised=normalised)
+    for mode in ("normalised", "unnormalised") if model.has_modes else ("normalised",):
+        found = measured(model, ROWS, mode=mode)
         assert len(found["surprisal_bits"]) == len(ROWS)
         for number, text in enumerate(TEXTS):
             total = np.nansum([found["surprisal_bits"][place] for place, row in enumerate(ROWS) if row.text == number])
-            expected = by_score(model, text.replace("If ", ""), normalised)
+            expected = by_score(model, text.replace("If ", ""), mode)
             assert total == pytest.approx(expected, rel=1e-6, abs=1e-5)
-
-
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [*ROWS, Row("", 3), Row("a", 3), Row("zebra", 3), Row("b.", 3), Row("", 3), Row("c", 3)]
-    whole = measured(MODEL, rows)
-    for size in (1, 2, 3, 5):
-        monkeypatch.setattr("bnce.tables.measure.BLOCK_ROWS", size)
-        parts = measured(MODEL, rows)
-        for name, values in whole.items():
-            np.testing.assert_allclose(parts[name], values, rtol=1e-5, atol=1e-5)
 
 
 def test_a_word_with_its_marks_and_without_them() -> None:
     found = measured(MODEL, [Row("a"), Row("England,"), Row("—"), Row("b'c"), Row(""), Row("d.")], entropy=True)
     assert list(found)[2] == "entropy_bits"
     assert np.isnan(found["entropy_bits"]).tolist() == [False] * 4 + [True, False]
-    (scored,) = MODEL.score(["a england, —  b'c d."], normalised=True, carry=True)
-    bits = -scored.log10_probs / math.log10(2)
+    (scored,) = MODEL.score(["a england, —  b'c d."], mode="normalised", carry=True)
+    bits = -scored.log_probs / math.log(2)
     assert scored.words == ["a", "england", ",", "—", "b'c", "d", ".", "</s>"]
     assert found["surprisal_bits"][:2] == pytest.approx([bits[0], bits[1] + bits[2]], abs=1e-5)
     assert found["word_surprisal_bits"][:2] == pytest.approx([bits[0], bits[1]], abs=1e-5)
@@ -90,8 +84,8 @@ def test_unknown_words_are_spelt_or_empty() -> None:
     empty, spelt = measured(MODEL, rows), measured(MODEL, rows, spell=True)
     assert math.isnan(empty["surprisal_bits"][1])
     assert empty["is_unknown"] == spelt["is_unknown"] == [False, True, False]
-    (scored,) = MODEL.score(["a zebra, b"], normalised=True, spell=True)
-    bits = -scored.log10_probs / math.log10(2)
+    (scored,) = MODEL.score(["a zebra, b"], mode="normalised", spell=True)
+    bits = -scored.log_probs / math.log(2)
     expected = [bits[0], bits[1] + bits[2], bits[3]]
     assert spelt["surprisal_bits"] == pytest.approx(expected, abs=1e-5)
     assert empty["surprisal_bits"][2] == pytest.approx(bits[3], abs=1e-5)
@@ -110,18 +104,15 @@ def test_a_mixture_whose_parts_know_other_words(tmp_path: Path) -> None:
 def test_sentences_that_are_known() -> None:
     rows = [Row("a", 1, 1), Row("b.", 1, 1), Row("c", 1, 1), Row("d", 1, 2)]
     found = measured(MODEL, rows, split=False)
-    first, second = MODEL.score(["a b. c", "d"], normalised=True, carry=True)
-    bits = -np.concatenate([first.log10_probs[:-1], second.log10_probs[:-1]]) / math.log10(2)
+    first, second = MODEL.score(["a b. c", "d"], mode="normalised", carry=True)
+    bits = -np.concatenate([first.log_probs[:-1], second.log_probs[:-1]]) / math.log(2)
     assert found["surprisal_bits"] == pytest.approx([bits[0], bits[1] + bits[2], bits[3], bits[4]], abs=1e-5)
 
 
-def test_what_is_refused_names_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_names_the_row() -> None:
     with pytest.raises(UserError, match=r"Row 3 belongs to the text '1', whose rows ended at row 1: "):
         measured(MODEL, [Row("a", 1), Row("b", 2), Row("c", 1)])
-    with pytest.raises(UserError, match=r"Row 2 has half of a character"):
+    with pytest.raises(UserError, match=r"The table, row 2 has half of a character"):
         measured(MODEL, [Row("a"), Row("\ud800")])
-    monkeypatch.setattr("bnce.tables.measure.MAX_SENTENCE_WORDS", 3)
-    with pytest.raises(UserError, match=r"The sentence at row 4 has more than 3 words or rows: "):
-        measured(MODEL, [Row("a")] * 6)
-    with pytest.raises(UserError, match=r"are normalised: use normalised=True"):
-        measured(make_model(loss="softmax"), ROWS, normalised=False)
+    with pytest.raises(UserError, match=r"has no constant Z: use normalised probabilities"):
+        measured(make_model(loss="softmax"), ROWS, mode="unnormalised")

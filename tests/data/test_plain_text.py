@@ -19,7 +19,7 @@ WORDS = ["A", "b,", '"c".', "d", "England", "b", "a.", '"d']
 @pytest.mark.parametrize("name", ["out.tsv", "out.csv", "out.parquet", "out.arrow"])
 def test_one_row_per_word(name: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    record = add_surprisal(tmp_path / "text.txt", tmp_path / name, "--spell").json
+    record = add_surprisal(tmp_path / "text.txt", tmp_path / name, "--spell", "--mode", "normalised").json
     assert (record["num_rows"], record["num_texts"], record["num_sentences"]) == (8, 2, 4)
     if name.endswith("parquet"):
         rows = pq.read_table(tmp_path / name).to_pylist()
@@ -37,8 +37,8 @@ def test_one_row_per_word(name: str, tmp_path: Path) -> None:
     total = 0.0
     for text in TEXT.split("\n\n\n"):
         sentences = [words for line in text.split("\n") for words in MODEL.normaliser(line)]
-        reader = MODEL.reader(normalised=True, carry=True, spell=True)
-        total -= sum(float(one.log_probs.sum()) for one in reader.score(sentences)) / math.log(2)
+        scored = MODEL.stream(sentences, mode="normalised", carry=True, spell=True)
+        total -= sum(one.log_prob for one in scored) / math.log(2)
     assert record["surprisal"] + record["end"] == pytest.approx(total, rel=1e-6)
 
 

@@ -11,7 +11,7 @@ from run_files import write_mixture
 from small_corpus import END
 
 from bnce import MODELS, Model, UserError, load, surprisal
-from tests.tables.models import WORDS, make_model, write_model
+from tests.data.models import WORDS, make_model, write_model
 
 from .plain import plain_scores
 

@@ -6,14 +6,17 @@ import itertools
 import math
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
-from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, ModeOption, check_mode, choice, flag, option
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, ModeOption, choice, flag, option
 from bnce.errors import UserError, counted, unknown_name
+
+if TYPE_CHECKING:
+    from bnce.engine.network import Mode
 
 ERRORS = ("stop", "skip")
 
@@ -106,7 +109,7 @@ def filter(
         job = Job(
             sources,
             out or Path(),
-            DocumentScorer(run, mode=check_mode(mode), precision=precision, device=device),
+            DocumentScorer(run, mode=cast("Mode | None", mode), precision=precision, device=device),
             field,
             limits,
             rest,
@@ -127,7 +130,7 @@ def filter(
             f"{counted(num_words, 'word')}, punctuation marks among them, in {seconds:,.1f} seconds, which include "
             f"loading the model: {num_words / seconds:,.0f} words per second."
         )
-    for line in _report(found, "n-gram" if job.scorer.is_ngram else found["mode"]):
+    for line in _report(found, "n-gram" if run.is_file() and run.suffix != ".toml" else found["mode"]):
         (stdout if dry_run else stderr).print(line)
 
 

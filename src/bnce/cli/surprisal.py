@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -15,7 +15,6 @@ from bnce.cli.options import (
     DeviceOption,
     ModelArgument,
     ModeOption,
-    check_mode,
     flag,
     goes_to_stdout,
     option,
@@ -24,6 +23,7 @@ from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
     from bnce.data.surprisal import Measured, Options
+    from bnce.engine.network import Mode
     from bnce.scoring.model import Model
 
 
@@ -115,7 +115,7 @@ def surprisal(
             )
         out = Path("/dev/stdout")
     files.refuse_overwriting([out], [table, *model_files(run)])
-    options = Options(word, tuple(text or ()), sentence, glued, check_mode(mode), spell, entropy, prefix)
+    options = Options(word, tuple(text or ()), sentence, glued, cast("Mode | None", mode), spell, entropy, prefix)
     model = open_model(run, device)
     form, measured = add_surprisal(model, table, out, options, lambda told: stderr.print(f"Warning: {told}"))
     if as_json:

@@ -3,7 +3,7 @@
 DIR/NAME                  a shard's documents with their scores, under its own name; or those that are kept
 DIR/rest/NAME             those that are not, if they are asked for
 DIR/head|middle|tail/NAME where there are two limits
-DIR/.bnce/settings.json   what the directory is made with; DIR/.bnce/NAME.json: what was done with a shard, written last
+DIR/.bnce/NAME.json       what was done with a shard and how, written last
 
 A shard is done when its report is there and the outputs that this names. Outputs appear by renaming when all of them
 are whole: where a command was killed in between, the shard is done again, and takes their place.
@@ -18,7 +18,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce import files
+from bnce.corpus.cutter import Tokens
 from bnce.data.document_scorer import DIGITS, NAMES, DocumentScorer, Scores
-from bnce.data.shards import Block, Output, Shard, cut_block, find_shards, read_blocks, read_texts, with_scores
+from bnce.data.shards import Block, Output, Shard, find_shards, read_blocks, read_texts, with_scores
 from bnce.errors import UserError
-from bnce.machine.threads import num_cores
-from bnce.machine.workers import Processes, map_in_order
+from bnce.machine.workers import map_in_order
 from bnce.scoring.loading import fingerprint, model_files
 from bnce.text.sources import named, source_bytes
 
@@ -40,7 +40,7 @@ NUM_CHECKED = 200  # documents on which another precision is compared with float
 MAX_PROBLEMS = 100  # that are listed
 MAX_EXACT = 100_000  # perplexities that are kept as they are, for exact percentiles
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
-REPORTS, SETTINGS_FILE = ".bnce", "settings.json"
+REPORTS = ".bnce"
 PARTS = {0: ("all",), 1: ("kept", "rest"), 2: ("head", "middle", "tail")}  # by the number of limits
 
 
@@ -139,7 +139,7 @@ def run(job: Job) -> dict[str, Any]:
     """Filter all shards that are not done yet; tell what was done with all shards of the command."""
     shards = find_shards(job.sources)
     _check_places(job, shards)
-    settings = _keep_settings(job)
+    settings = _check_settings(job)
     mine = shards[job.shard[0] - 1 :: job.shard[1]]
     done = {shard: report for shard in mine if (report := _read_report(job, shard, settings)) is not None}
     todo = [shard for shard in mine if shard not in done]
@@ -157,11 +157,9 @@ def run(job: Job) -> dict[str, Any]:
         job.progress(num_bytes, num_all_bytes)
 
     if todo:
-        mode, check = job.scorer.mode, _check_precision(job, todo)
-        # A GPU would wait for one process that cuts text. A CPU has nothing else to do.
-        with Processes(1 if job.scorer.model.device == "cpu" else max(2, num_cores() - 1)) as workers:
-            for shard in todo:
-                tally.add(_filter(job, shard, settings, workers, advance))
+        mode, check = job.scorer.model.choose_mode(job.scorer.mode), _check_precision(job, todo)
+        for shard in todo:
+            tally.add(_filter(job, shard, settings, advance))
     about = {"mode": mode, "num_shards": len(mine), "limits": list(job.limits), "precision_check": check}
     return {**about, **tally.to_dict(PARTS[len(job.limits)]), "num_new_words": tally.totals["num_words"] - num_before}
 
@@ -170,9 +168,10 @@ def look(job: Job) -> dict[str, Any]:
     """Score a sample and write nothing: the first documents of shards that lie evenly among all."""
     shards, tally = find_shards(job.sources), Tally()
     for texts in _sample(job, shards, NUM_SAMPLED):
-        scores = job.scorer.score(job.scorer.cutter(texts))
+        scores = job.scorer.score(job.scorer.cut(texts))
         tally.add(Tally.of(scores, np.zeros(len(texts), dtype=np.int64), PARTS[0]))
-    about = {"mode": job.scorer.mode, "precision_check": _check_precision(job, shards)}
+    mode = job.scorer.model.choose_mode(job.scorer.mode)
+    about = {"mode": mode, "precision_check": _check_precision(job, shards)}
     return {**about, **tally.to_dict(PARTS[0])}
 
 
@@ -190,23 +189,19 @@ def _check_places(job: Job, shards: Sequence[Shard]) -> None:
     files.refuse_overwriting(outputs, [*(shard.path for shard in shards), *model_files(job.scorer.path)])
 
 
-def _keep_settings(job: Job) -> dict[str, Any]:
-    """Note what decides the outputs of a directory, and refuse one in which a shard was made with something else."""
-    scorer = job.scorer
-    given: dict[str, Any] = {"model": fingerprint(scorer.path), "mode": scorer.asked or "auto"}
-    given |= {"precision": scorer.precision, "field": job.field, "limits": list(job.limits)}
+def _check_settings(job: Job) -> dict[str, Any]:
+    """List what decides the outputs, and refuse a directory in which a shard was made with something else."""
+    given: dict[str, Any] = {"model": fingerprint(job.scorer.path), "mode": job.scorer.mode or "auto"}
+    given |= {"precision": job.scorer.precision, "field": job.field, "limits": list(job.limits)}
     given |= {"rest": job.rest, "scores_only": job.scores_only}
-    path = job.out / REPORTS / SETTINGS_FILE
-    with files.one_maker(path):
-        is_begun = any(report != path for report in path.parent.rglob("*.json"))
-        found = files.read_object(path) if is_begun and path.exists() else given
-        for name, value in given.items():
-            if found.get(name) != value:
-                raise UserError(
-                    f"'{job.out}' was made with {name} {found.get(name)!s:.80}, and this command has {value!s:.80}: "
-                    "give the same settings to continue it, or another output directory."
-                )
-        files.write_json(path, given)
+    report = next((job.out / REPORTS).rglob("*.json"), None)
+    found = given if report is None else files.read_object(report)["settings"]
+    for name, value in given.items():
+        if found.get(name) != value:
+            raise UserError(
+                f"'{job.out}' was made with {name} {found.get(name)!s:.80}, and this command has {value!s:.80}: "
+                "give the same settings to continue it, or another output directory."
+            )
     return given
 
 
@@ -225,15 +220,14 @@ def _read_report(job: Job, shard: Shard, settings: dict[str, Any]) -> dict[str, 
     return report if is_same and is_there and (job.skip or not report["problems"]) else None
 
 
-def _filter(
-    job: Job, shard: Shard, settings: dict[str, Any], workers: Executor, advance: Callable[[int], None]
-) -> Tally:
+def _filter(job: Job, shard: Shard, settings: dict[str, Any], advance: Callable[[int], None]) -> Tally:
     """Filter one shard; its outputs appear when they are whole, and then its report."""
     stamp, tally, parts, outputs = shard.stamp, Tally(), PARTS[len(job.limits)], dict[int, Output]()
-    work = functools.partial(cut_block, field=job.field, added=job.added, cut=job.scorer.cutter)
     with contextlib.ExitStack() as stack:
+        # A thread reads and cuts the next blocks while the model computes.
+        reader = stack.enter_context(ThreadPoolExecutor(1, "bnce-reading"))
         blocks, ahead = itertools.tee(read_blocks(shard, job.field, job.added, advance))
-        cuts = map_in_order(work, ((block.first, block.texts) for block in ahead), workers)
+        cuts = map_in_order(functools.partial(_cut, job), ahead, reader)
         stack.enter_context(contextlib.closing(cuts))
         for block, (rows, problems, cut) in zip(blocks, cuts, strict=True):
             for sentence in _told(job, shard, block, problems):
@@ -252,12 +246,19 @@ def _filter(
                 records = with_scores(block, rows, scores, job.scores_only)
                 for number, output in outputs.items():
                     output.write(records, np.flatnonzero(part_N == number))
+        _check_settings(job)  # which another command may have made different meanwhile
+    mode = job.scorer.model.choose_mode(job.scorer.mode)
     names = [str(path.relative_to(job.out)) for path in job.paths(shard) if path is not None and outputs]
-    about = {"source": shard.path, "stamp": stamp, "settings": settings, "mode": job.scorer.mode, "outputs": names}
+    about = {"source": shard.path, "stamp": stamp, "settings": settings, "mode": mode, "outputs": names}
     counted = {"totals": tally.totals, "counts": tally.counts, "problems": tally.problems}
     files.make_directory(job.report(shard).parent)
     files.write_json(job.report(shard), {**about, **counted}, indent=None)
     return tally
+
+
+def _cut(job: Job, block: Block) -> tuple[list[int], list[str], Tokens]:
+    rows, texts, problems = read_texts(block, job.field, job.added)
+    return rows, problems, job.scorer.cut(texts)
 
 
 @contextlib.contextmanager
@@ -283,7 +284,7 @@ def _sample(job: Job, shards: Sequence[Shard], number: int) -> Iterator[list[str
     for shard in chosen:
         quota = math.ceil(number / len(chosen))
         for block in read_blocks(shard, job.field, job.added):
-            _, texts, problems = read_texts(block.first, block.texts, job.field, job.added)
+            _, texts, problems = read_texts(block, job.field, job.added)
             _told(job, shard, block, problems)
             yield texts[:quota]
             quota -= len(texts)

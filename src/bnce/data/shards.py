@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.data.document_scorer import DIGITS, NAMES, Cut, Scores
-from bnce.errors import UserError, naming_options
+from bnce.data.document_scorer import DIGITS, NAMES, Scores
+from bnce.errors import UserError
 from bnce.text.records import (
     JSON_ENDINGS,
     PARQUET_ENDINGS,
@@ -73,7 +73,7 @@ class Block:
 
     first: int  # number of the first one, from 1
     records: Any  # lines without their ends, or rows with all their columns
-    texts: Any  # what a worker needs of them: the lines, or one column
+    texts: Any  # the lines, or one column
     damage: str | None = None  # what keeps the rest of the shard from being read
 
 
@@ -94,7 +94,7 @@ def find_shards(sources: Sequence[str]) -> list[Shard]:
     return [Shard(path, os.path.relpath(path, root)) for path in paths]
 
 
-def read_blocks(shard: Shard, field: str, added: Sequence[str], advance: Advance | None = None) -> Generator[Block]:
+def read_blocks(shard: Shard, field: str, added: Sequence[str], advance: Advance | None = None) -> Iterator[Block]:
     """Read a shard in blocks of bounded size, at least one; the last one says what is damaged behind it."""
     blocks = _read_rows(shard, field, added, advance) if shard.is_parquet else _read_lines(shard, advance)
     first = 1
@@ -149,7 +149,7 @@ def _read_rows(shard: Shard, field: str, added: Sequence[str], advance: Advance 
         unpacked = sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))
         at_once = max(1, min(BLOCK_DOCUMENTS, BLOCK_BYTES * num_rows // max(1, unpacked)))
         if not num_rows:
-            yield Block(1, schema.empty_table().to_batches()[0], [])
+            yield Block(1, [], [])
         for batch in file.iter_batches(at_once, use_threads=False):
             yield Block(first, batch, batch.column(schema.get_field_index(field)))
             if advance is not None:
@@ -157,28 +157,19 @@ def _read_rows(shard: Shard, field: str, added: Sequence[str], advance: Advance 
             first += len(batch)
 
 
-def read_texts(first: int, texts: Any, field: str, added: Sequence[str]) -> tuple[list[int], list[str], list[str]]:
+def read_texts(block: Block, field: str, added: Sequence[str]) -> tuple[list[int], list[str], list[str]]:
     """Give the documents of a block: which of its records they are, their texts; and what is wrong with others."""
     rows, found, problems = [], [], []
-    for row, record in enumerate(texts):
+    for row, record in enumerate(block.texts):
         try:
-            text = _find_text(record, first + row == 1, field, added)
+            text = _find_text(record, block.first + row == 1, field, added)
         except (ValueError, RecursionError) as error:
-            problems.append(f"{first + row} {explain(error)}")
+            problems.append(f"{block.first + row} {explain(error)}")
             continue
         if text is not None:
             rows.append(row)
             found.append(text)
     return rows, found, problems
-
-
-def cut_block(
-    block: tuple[int, Any], field: str, added: Sequence[str], cut: Callable[[list[str]], Cut]
-) -> tuple[list[int], list[str], Cut]:
-    """Read the texts of a block and cut them, in whatever process."""
-    with naming_options():
-        rows, texts, problems = read_texts(*block, field, added)
-    return rows, problems, cut(texts)
 
 
 def _find_text(line: Any, is_first: bool, field: str, added: Sequence[str]) -> str | None:

@@ -14,7 +14,7 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from bnce.errors import UserError, argument, counted
 from bnce.scoring.interpolation import components_of
 from bnce.scoring.loading import load
 from bnce.scoring.model import Model
-from bnce.scoring.results import SequenceScores
+from bnce.scoring.results import WordScores, add_up
 from bnce.scoring.run_model import RunModel
 from bnce.text.normalise import Normaliser
 from bnce.text.tokenised import TokenisedSigns
@@ -98,7 +98,7 @@ class Rows:
                     f"{where} has half of a character (a lone surrogate) in its word: fix the text, or leave the row "
                     "empty."
                 )
-            if not isinstance(text, Hashable):
+            if any(isinstance(one, list | dict) for one in (text if isinstance(text, tuple) else [text])):
                 raise UserError(f"{where} has {text!r:.60} as its text: name a column of numbers or of text.")
         truths = [_TRUTHS.get(str(value).lower()) for value in glued]
         if None in truths:
@@ -160,7 +160,12 @@ class Layout:
             text = rows.texts[begin]
             if not begin or text != rows.texts[begin - 1]:
                 if text in last:
-                    raise _returns(begin + 1, text, last[text] + 1)
+                    shown = ", ".join(map(str, text)) if isinstance(text, tuple) else text
+                    raise UserError(
+                        f"Row {begin + 1} belongs to the text '{shown!s:.60}', whose rows ended at row "
+                        f"{last[text] + 1}: put the rows of a text next to each other in reading order, or give "
+                        f"{argument('text')} one more column, so that each text has its own name."
+                    )
                 self.texts.append([])
                 is_open = False
             is_open = is_open and rows.goes_on(begin)
@@ -171,11 +176,10 @@ class Layout:
             places = iter(places_in(normaliser, cells)) if len(cells) > 1 else itertools.repeat(0)
             for number, words in enumerate(sentences):
                 is_open = is_open and not number
-                if words and not is_open:
-                    self.texts[-1].append([])
-                    is_open = True
                 if words:
+                    self.texts[-1] += [] if is_open else [[]]
                     self.texts[-1][-1] += words
+                    is_open = True
                 place_N += [begin + next(places) for _ in words]
             is_open = is_open and not ends
         self.row_N = np.array(place_N, dtype=np.int64)
@@ -184,35 +188,69 @@ class Layout:
 
 def measure(model: Model, layout: Layout, options: Options) -> Measured:
     """Compute the columns of all rows."""
+    mode, row_N, num_rows = model.choose_mode(options.mode), layout.row_N, layout.num_rows
     if options.spell:
         model.refuse_spelling()
-    mode, row_N, num_rows = model.choose_mode(options.mode), layout.row_N, layout.num_rows
-    scores = _score(model, layout.texts, mode, options.spell)
-    surprisal_N = -BITS_PER_NAT * _joined([one.log_probs[:-1] for one in scores])
+    # A text is one sequence: its sentences have those before them as context.
+    sentences = Tokens.of(itertools.chain.from_iterable(layout.texts), model.numbering)
+    text = replace(sentences, num_words_S=add_up(sentences.num_words_S, np.array([*map(len, layout.texts)], dtype=int)))
+    scores = model.log_probs(text, mode=mode, spell=options.spell)
+    is_end_M = np.zeros(len(text.words), dtype=bool)
+    is_end_M[np.cumsum(sentences.num_words_S) - 1] = True
+    surprisal_M = -BITS_PER_NAT * scores.log_prob_N
+    surprisal_N, end = surprisal_M[~is_end_M], float(surprisal_M[is_end_M].sum())
     known_N, is_word_N, log10_N = _describe(model, layout.words)
-    oov_N = _joined([one.oov[:-1] for one in scores]).astype(bool)
-    surprisal_N[~known_N & (oov_N | (not options.spell))] = np.nan
+    surprisal_N[~known_N & (scores.oov_N[~is_end_M] | (not options.spell))] = np.nan
     unknown_R, surprisal_R = unknown_rows(model, layout), _sum_up(surprisal_N, row_N, num_rows)
     columns: list[NDArray[Any]] = [surprisal_R, _sum_up(surprisal_N[is_word_N], row_N[is_word_N], num_rows)]
     if options.entropy:
-        entropy_N = BITS_PER_NAT * _joined([one[:-1] for one in _entropies(model, layout.texts)])
         entropy_R = np.full(num_rows, np.nan)
         # That before its first word: rows come in order, and of several values for one place the last one stays.
-        entropy_R[row_N[::-1]] = entropy_N[::-1]
+        entropy_R[row_N[::-1]] = BITS_PER_NAT * _entropies(model, text)[~is_end_M][::-1]
         columns.append(entropy_R)
     columns += [_sum_up(log10_N[is_word_N], row_N[is_word_N], num_rows), unknown_R]
     columns.append(np.bincount(row_N, minlength=num_rows))
-    totals = {
-        "num_rows": num_rows,
-        "num_texts": len(layout.texts),
-        "num_sentences": len(scores),
-        "num_unknown": int(unknown_R.sum()),
-        "num_empty": int(np.isnan(surprisal_R).sum()),
-        "surprisal": float(np.nansum(surprisal_R)),
-        "end": -BITS_PER_NAT * sum(float(one.log_probs[-1]) for one in scores),
-    }
-    check = _check(model, layout, scores, options.spell) if mode == "unnormalised" else None
-    return Measured(dict(zip(options.columns, columns, strict=True)), totals, mode, check)
+    totals = {"num_rows": num_rows, "num_texts": len(layout.texts), "num_sentences": len(sentences)}
+    totals |= {"num_unknown": int(unknown_R.sum()), "num_empty": int(np.isnan(surprisal_R).sum())}
+    sums = {"surprisal": float(np.nansum(surprisal_R)), "end": end}
+    named, check = dict(zip(options.columns, columns, strict=True)), _check(model, text, scores, options.spell)
+    return Measured(named, {**totals, **sums}, mode, check)
+
+
+def _check(model: Model, text: Tokens, scores: WordScores, spell: bool) -> dict[str, Any] | None:
+    """Compare the constant Z with the softmax at the first words."""
+    if scores.mode == "normalised":
+        return None
+    lengths = np.diff(np.minimum(np.cumsum(text.num_words_S), NUM_CHECKED), prepend=0)
+    ids = None if text.ids is None else text.ids[:NUM_CHECKED]
+    exact = model.log_probs(Tokens(text.words[:NUM_CHECKED], lengths, ids), mode="normalised", spell=spell)
+    difference = scores.log_prob_N[:NUM_CHECKED] - exact.log_prob_N
+    mean, most = (float(difference.mean()), float(np.abs(difference).max())) if len(difference) else (0.0, 0.0)
+    return {"num_positions": len(difference), "mean_difference": mean, "max_difference": most}
+
+
+def _entropies(model: Model, text: Tokens) -> Floats:
+    """Compute the entropy before every word of texts, in nats: exactly, −Σ p ln p over the vocabulary."""
+    known = {frozenset(part.vocabulary.words): part.name for part in components_of(model)}
+    if len(known) > 1:
+        first, second = list(known.values())[:2]
+        raise UserError(
+            f"'{first}' and '{second}' have different vocabularies, so the probabilities of their mixture do not "
+            f"sum to 1: leave out {argument('entropy')}, or mix models with the same vocabulary."
+        )
+    if isinstance(model, RunModel):
+        values, _ = model.answer(text, Query(entropy=True))
+        assert values.entropy_N is not None
+        return values.entropy_N.astype(np.float64)
+    found: list[float] = []
+    for words in text:
+        state = model.start()
+        for word in words:
+            log_prob_V = model.distribution(state, mode="normalised")
+            log_prob_V = log_prob_V[log_prob_V > -np.inf]
+            found.append(-float(np.exp(log_prob_V) @ log_prob_V))
+            state = model.advance(state, word)
+    return np.array(found, dtype=np.float64)
 
 
 def unknown_rows(model: Model, layout: Layout) -> NDArray[np.bool_]:
@@ -323,61 +361,6 @@ def _warnings(model: Model, table: Table, rows: Rows, layout: Layout, options: O
                 )
 
 
-def _tokens(model: Model, texts: Sequence[list[list[str]]]) -> tuple[Tokens, Tokens]:
-    """Give the sentences of texts, and the same words by text."""
-    sentences = Tokens.of(itertools.chain.from_iterable(texts), model.numbering)
-    num_words_T = np.array([sum(map(len, text)) + len(text) for text in texts], dtype=np.int64)
-    return sentences, replace(sentences, num_words_S=num_words_T)
-
-
-def _score(model: Model, texts: Sequence[list[list[str]]], mode: Mode, spell: bool) -> list[SequenceScores]:
-    """Score the sentences of texts, each with those before it in its text as context."""
-    sentences, by_text = _tokens(model, texts)
-    return list(replace(model.log_probs(by_text, mode=mode, spell=spell), num_words_S=sentences.num_words_S))
-
-
-def _entropies(model: Model, texts: Sequence[list[list[str]]]) -> list[Floats]:
-    """Compute the entropy of the next word exactly, −Σ p ln p, before every word of every sentence. In nats."""
-    known = {frozenset(part.vocabulary.words): part.name for part in components_of(model)}
-    if len(known) > 1:
-        first, second = list(known.values())[:2]
-        raise UserError(
-            f"'{first}' and '{second}' have different vocabularies, so the probabilities of their mixture do not sum "
-            f"to 1: leave out {argument('entropy')}, or mix models with the same vocabulary."
-        )
-    sentences, by_text = _tokens(model, texts)
-    if isinstance(model, RunModel):
-        entropy_N: Any = model.answer(by_text, Query(entropy=True))[0].entropy_N
-    else:
-        entropy_N = []
-        for words in by_text:  # position by position, which is slow
-            state = model.start()
-            for word in words:
-                log_prob_V = model.distribution(state, mode="normalised")
-                log_prob_V = log_prob_V[log_prob_V > -np.inf]
-                entropy_N.append(-float(np.exp(log_prob_V) @ log_prob_V))
-                state = model.advance(state, word)
-    return np.split(np.asarray(entropy_N, dtype=np.float64), np.cumsum(sentences.num_words_S)[:-1])
-
-
-def _check(model: Model, layout: Layout, scores: Sequence[Any], spell: bool) -> dict[str, Any]:
-    """Compare the constant Z with the softmax at the first words of the texts."""
-    texts, left = [], NUM_CHECKED
-    for sentences in layout.texts:
-        ends = itertools.accumulate((len(words) + 1 for words in sentences), initial=0)
-        texts.append([words for words, end in zip(sentences, ends, strict=False) if end < left])
-        left -= sum(len(words) + 1 for words in texts[-1])
-    exact = _score(model, texts, "normalised", spell)
-    kept = itertools.chain.from_iterable(
-        scores[begin : begin + len(part)]
-        for begin, part in zip(itertools.accumulate(map(len, layout.texts), initial=0), texts, strict=False)
-    )
-    pairs = zip(kept, exact, strict=True)
-    difference = _joined([one.log_probs - other.log_probs for one, other in pairs])[:NUM_CHECKED]
-    mean, most = (float(difference.mean()), float(np.abs(difference).max())) if len(difference) else (0.0, 0.0)
-    return {"num_positions": len(difference), "mean_difference": mean, "max_difference": most}
-
-
 def cell_cutter(normaliser: Normaliser, splits: bool) -> Callable[[str], tuple[tuple[tuple[str, ...], ...], bool]]:
     """Make what cuts a cell into its words by sentence, the first of which goes on; and tells if the last one ends."""
     normaliser = normaliser if splits else replace(normaliser, sentences="lines")
@@ -422,10 +405,6 @@ def _describe(model: Model, words: Sequence[str]) -> tuple[NDArray[np.bool_], ND
     return np.array(known, dtype=bool), np.array(is_word, dtype=bool), np.array(log10_frequency, dtype=np.float64)
 
 
-def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return np.concatenate([np.zeros(0), *parts])
-
-
 def _sum_up(value_N: Floats, row_N: NDArray[np.int64], num_rows: int) -> Floats:
     """Sum values by row; a row with nothing to sum up is empty."""
     sum_R: Floats = np.bincount(row_N, value_N, num_rows).astype(np.float64)
@@ -441,12 +420,3 @@ def _one_each(values: Any, num_words: int, name: str) -> list[Any]:
         shown = f"'{values}'" if isinstance(values, str) else f"{len(found)} values"
         raise UserError(f"There are {num_words} words, and {name} is {shown}: give one value per word.")
     return found
-
-
-def _returns(number: int, text: Any, last: int) -> UserError:
-    shown = ", ".join(map(str, text)) if isinstance(text, tuple) else str(text)
-    return UserError(
-        f"Row {number} belongs to the text '{shown:.60}', whose rows ended at row {last}: put the rows of a text "
-        f"next to each other in reading order, or give {argument('text')} one more column, so that each text has its "
-        "own name."
-    )

@@ -11,7 +11,7 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ FORMATS = {
     "tsv": (".tsv", ".tab"),
     "csv": (".csv",),
     "parquet": (".parquet", ".pq"),
-    "arrow": (".arrow", ".feather", ".ipc", ".arrows"),
+    "arrow": (".arrow", ".feather", ".ipc"),
     TEXT: (".txt",),
 }
 COLUMNAR = ("parquet", "arrow")
@@ -37,8 +37,6 @@ SEPARATORS = {"tsv": "\t", "csv": ","}
 TEXT_COLUMNS = ("text", "line", "word")  # of the table that is made of plain text
 # A cell that only a writer of CSV makes: quotes around it, and every one inside doubled.
 _LOOKS_QUOTED = re.compile(r'"(?=[^"]*"")[^"]*+(?:""[^"]*+)*+"')
-
-_ARROW_MAGIC = b"ARROW1"
 
 Columns = Mapping[str, NDArray[Any]]
 
@@ -58,10 +56,10 @@ def find_format(path: str) -> str | None:
 
 
 class Table:
-    """A table; `name` is what messages call it, and `names` are those of its columns."""
+    """A table; `name` is what messages call it, `names` are those of its columns, and `get` gives one of these."""
 
-    name: str
-    names: Sequence[str]
+    def __init__(self, name: str, names: Sequence[str], get: Callable[[str], Any]) -> None:
+        self.name, self.names, self._get = name, names, get
 
     def column(self, name: str) -> list[Any]:
         """Give a column; what is missing, as NaN is in pandas, is None."""
@@ -69,18 +67,7 @@ class Table:
             found = f"has {number} columns" if number else "has no column"
             listed = ", ".join(f"'{one!s:.40}'" for one in list(self.names)[:20])
             raise UserError(f"{self.name} {found} {name!r:.60}: its columns are {listed}; name one of them.")
-        return as_list(self._column(name))
-
-    def _column(self, name: str) -> Any:
-        raise NotImplementedError
-
-    def with_columns(self, added: Columns) -> Any:
-        """Give a table in memory with columns added."""
-        raise NotImplementedError
-
-    def write(self, out: Path, added: Columns) -> None:
-        """Write a table with columns added; the file appears when it is whole."""
-        raise NotImplementedError
+        return as_list(self._get(name))
 
 
 class TextTable(Table):
@@ -92,18 +79,17 @@ class TextTable(Table):
         text = text.removeprefix("\ufeff")
         self._is_quoted = form == "csv" or text.startswith('"')
         self._rows = list(self._records(io.StringIO(text, newline="\n")))
-        self.names = self._rows[0][2] if self._rows else []
-        if not self.names or "\r" in self._rows[0][0]:
-            raise UserError(
-                f"{name} has no header: give a table whose first line, which ends in LF, names its columns."
-            )
-        if len(self.names) == 1:
+        names = self._rows[0][2] if self._rows else []
+        if not names or "\r" in self._rows[0][0]:
+            raise UserError(f"{name} has no header: give a table whose first line, up to an LF, names its columns.")
+        if len(names) == 1:
             self._rows = [(raw, end, fields or [""]) for raw, end, fields in self._rows]
-        self._filled = [fields for _, _, fields in self._rows[1:] if fields]
-        for number, fields in enumerate(self._filled, start=1):
-            if len(fields) != len(self.names):
-                counts = f"{counted(len(fields), 'field')}, but the header has {len(self.names)}"
+        filled = [fields for _, _, fields in self._rows[1:] if fields]
+        for number, fields in enumerate(filled, start=1):
+            if len(fields) != len(names):
+                counts = f"{counted(len(fields), 'field')}, but the header has {len(names)}"
                 raise UserError(f"{name}, row {number} has {counts}: fix the row.")
+        super().__init__(name, names, lambda column: [fields[names.index(column)] for fields in filled])
 
     def _records(self, lines: Iterator[str]) -> Iterator[tuple[str, str, list[str]]]:
         taken: list[str] = []
@@ -126,10 +112,6 @@ class TextTable(Table):
                 f"{self.name}, row {number} cannot be read ({error}): close every quote and double those inside a "
                 "field, or write the table as TSV if quotes are part of words."
             ) from error
-
-    def _column(self, name: str) -> list[str]:
-        place = list(self.names).index(name)
-        return [fields[place] for fields in self._filled]
 
     def check_words(self, words: Sequence[str]) -> None:
         """Refuse words that look quoted where quotes are letters."""
@@ -157,11 +139,11 @@ class TextTable(Table):
 
 
 class ArrowTable(Table):
-    """Parquet or an Arrow file; `form` is also that of what is written. Arrow has files and streams."""
+    """A table of Arrow, or a Parquet or Arrow file; it is written in the same form."""
 
-    def __init__(self, table: Any, form: str, name: str, compression: str = "snappy") -> None:
-        self.table, self.name, self.names = table, name, table.column_names
-        self._form, self._compression = form, compression
+    def __init__(self, table: Any, name: str, form: str = "arrow", compression: str = "snappy") -> None:
+        super().__init__(name, table.column_names, table.column)
+        self.table, self._form, self._compression = table, form, compression
 
     @classmethod
     def read(cls, path: str, form: str) -> ArrowTable:
@@ -170,18 +152,12 @@ class ArrowTable(Table):
 
         if form == "parquet":
             with open_parquet(path) as file:
-                return cls(file.read(), form, named(path), parquet_compression(file))
+                return cls(file.read(), named(path), form, parquet_compression(file))
         try:
-            with open(path, "rb") as raw:
-                form = form if raw.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC else "arrow stream"
-            opened = (pyarrow.ipc.open_file if form == "arrow" else pyarrow.ipc.open_stream)(pyarrow.memory_map(path))
-            return cls(opened.read_all(), form, named(path))
+            return cls(pyarrow.ipc.open_file(pyarrow.memory_map(path)).read_all(), named(path))
         except (pyarrow.ArrowException, OSError) as error:
             reason = str(error).split("\n")[0].rstrip(".")
             raise UserError(f"{named(path)} is damaged or not an Arrow file ({reason}): write it again.") from error
-
-    def _column(self, name: str) -> Any:
-        return self.table.column(name)
 
     def with_columns(self, added: Columns) -> Any:
         """Give the table with columns behind it, in which NaN is null."""
@@ -200,8 +176,7 @@ class ArrowTable(Table):
             if self._form == "parquet":
                 pyarrow.parquet.write_table(table, str(partial), compression=self._compression)
                 return
-            make = pyarrow.ipc.new_file if self._form == "arrow" else pyarrow.ipc.new_stream
-            with make(str(partial), table.schema) as writer:
+            with pyarrow.ipc.new_file(str(partial), table.schema) as writer:
                 writer.write_table(table)
 
 
@@ -209,17 +184,15 @@ class FrameTable(Table):
     """A DataFrame of pandas."""
 
     def __init__(self, frame: Any) -> None:
-        self.frame, self.name, self.names = frame, "The table", list(frame.columns)
-
-    def _column(self, name: str) -> Any:
-        return self.frame[name]
+        super().__init__("The table", list(frame.columns), frame.__getitem__)
+        self.frame = frame
 
     def with_columns(self, added: Columns) -> Any:
         """Give the frame with columns behind it."""
         return self.frame.assign(**added)
 
 
-def as_table(words: Any) -> Table | None:
+def as_table(words: Any) -> ArrowTable | FrameTable | None:
     """Take a table in memory by what it can do: neither pandas nor Arrow is imported for it."""
     if not hasattr(words, "columns"):
         return None
@@ -227,7 +200,7 @@ def as_table(words: Any) -> Table | None:
         return FrameTable(words)
     import pyarrow
 
-    return ArrowTable(pyarrow.table(words), "arrow", "The table")
+    return ArrowTable(pyarrow.table(words), "The table")
 
 
 def arrow_columns(added: Columns) -> dict[str, Any]:
@@ -238,7 +211,7 @@ def arrow_columns(added: Columns) -> dict[str, Any]:
     return {name: pyarrow.array(column, mask=nulls[name]) for name, column in added.items()}
 
 
-def read_table(path: str, form: str, out_form: str) -> Table:
+def read_table(path: str, form: str, out_form: str) -> TextTable | ArrowTable:
     """Read a table; of plain text one is made, in the form of the output."""
     check_source(path)
     if form == TEXT:
@@ -255,7 +228,7 @@ def read_table(path: str, form: str, out_form: str) -> Table:
         ) from error
 
 
-def _tabulate(path: str, form: str) -> Table:
+def _tabulate(path: str, form: str) -> TextTable | ArrowTable:
     """Make a table of plain text, a row per word: a blank line ends a text, and a line is a sentence."""
     text, is_blank = 0, True
     rows: list[tuple[int, int, str]] = []
@@ -274,7 +247,7 @@ def _tabulate(path: str, form: str) -> Table:
     import pyarrow
 
     columns = [pyarrow.array([row[place] for row in rows]) for place in range(len(TEXT_COLUMNS))]
-    return ArrowTable(pyarrow.table(columns, names=TEXT_COLUMNS), form, named(path))
+    return ArrowTable(pyarrow.table(columns, names=TEXT_COLUMNS), named(path), form)
 
 
 def as_list(values: Any) -> list[Any]:
