@@ -18,7 +18,7 @@ EXTRAS = {
     "score": ("onnxruntime",),
     "ngram": ("kenlm",),
     "export": ("torch", "onnx", "onnxruntime", "transformers", "tokenizers"),
-    "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "h11"),
+    "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"),
     "cluster": ("dask", "distributed"),
 }
 _USUAL = "train"  # the extra that most commands want

@@ -86,7 +86,7 @@ def make_app(
         sources, cut = _cut(model, asked)
         modes: list[Mode] = ["unnormalised", "normalised"] if asked.exact and mode == "unnormalised" else [mode]
         scores = await ask([Question(Kind("sentences", each, asked.spell), [words]) for each in modes for words in cut])
-        return _json(_scored(mode, model.log_z, sources, cut, scores))
+        return _json(_scored(mode, model.log_z, sources, cut, scores, is_exact=len(modes) > 1))
 
     @app.post("/rescore")
     async def rescore(asked: RescoreRequest) -> Response:
@@ -104,7 +104,8 @@ def make_app(
         (found,) = await ask([Question(Kind("next", mode, num_next=asked.k), [words])])
         return _json({"mode": mode, "words": words, "next": list(map(dataclasses.asdict, found))})
 
-    @app.api_route("/health", methods=["GET", "HEAD"])
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health")
     async def health(request: Request) -> Response:
         """Say that the server is up and what it serves. If a token is set, requests without it get only the status."""
         if not request.scope["trusted"]:
@@ -160,11 +161,17 @@ def _cut(model: Model, asked: ScoreRequest) -> tuple[list[int], list[list[str]]]
 
 
 def _scored(
-    mode: Mode, log_z: float | None, sources: list[int], cut: list[list[str]], scores: list[SequenceScores]
+    mode: Mode,
+    log_z: float | None,
+    sources: list[int],
+    cut: list[list[str]],
+    scores: list[SequenceScores],
+    *,
+    is_exact: bool,
 ) -> dict[str, Any]:
-    """Write up sentences; where scores with the softmax follow those with the constant, they are `exact`."""
+    """Write up sentences; if `is_exact`, their scores with the softmax follow those with the constant."""
     scored = list(map(ScoredSentence.of, cut, scores[: len(cut)]))
-    exact = list(map(ScoredSentence.of, cut, scores[len(cut) :])) if len(scores) > len(cut) else []
+    exact = list(map(ScoredSentence.of, cut, scores[len(cut) :])) if is_exact else []
     sentences = [{"text": number, **each.to_dict()} for number, each in zip(sources, scored, strict=True)]
     constant = log_z if mode == "unnormalised" else None
     answer: dict[str, Any] = {"mode": mode, "log_base": 10, "log_z": constant, "sentences": sentences}
@@ -175,7 +182,7 @@ def _scored(
         # Both kinds of probability have the same score above ln Z(context). A mixture has several constants.
         if log_z is not None:
             sentence["log_z"] = (log_z + (own.log_probs - truth.log_probs)).tolist()
-    if exact:
+    if is_exact:
         values = [value for sentence in sentences for value in sentence.get("log_z", ())]
         answer["exact_totals"] = Totals.of(exact).to_dict()
         answer["log_z_mean"] = sum(values) / len(values) if values else None
