@@ -337,13 +337,6 @@ def test_references_in_capital_letters(bnce: Command, trained: Path, tmp_path: P
     assert (found["before"]["substitutions"], found["ignores_case"]) == (1, False)
 
 
-def test_totals_that_are_not_finite_are_refused(refused: Refused, trained: Path, tmp_path: Path) -> None:
-    lists = write_lists(tmp_path, ("ba", [("ba be", -1e10), ("ba", -2)]))
-    told = refused("rescore", trained, lists, "--weight", "am=1e308")
-    assert "The total of a hypothesis is not a finite number with am_weight 1e+308, " in told
-    assert "give smaller weights" in told
-
-
 def test_the_mode_is_chosen_and_told(bnce: Command, trained: Path, lists: Path) -> None:
     assert bnce("rescore", trained, lists / "nbest", "--json").json["mode"] == "unnormalised"
     found = bnce("rescore", trained, lists / "nbest", "--mode", "normalised")

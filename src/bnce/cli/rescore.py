@@ -111,16 +111,7 @@ def rescore(
             show_default="standard output",
         ),
     ] = None,
-    mode: Annotated[
-        str | None,
-        option(
-            "MODE",
-            MODE_HELP,
-            "--mode",
-            autocompletion=complete(*MODES),
-            show_default="unnormalised if the model has a constant Z",
-        ),
-    ] = None,
+    mode: Annotated[str | None, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:

@@ -43,10 +43,6 @@ class Errors(NamedTuple):
         """Errors per word of the references; None where they have none."""
         return sum(self[2:]) / self.num_words if self.num_words else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give counts and rate as JSON has them."""
-        return {"wer": self.wer, **self._asdict()}
-
     def __str__(self) -> str:
         rate = "undefined" if self.wer is None else f"{100 * self.wer:.2f}%"
         where = f"{counted(self.num_words, 'word')} in {counted(self.num_utterances, 'utterance')}"
@@ -125,9 +121,13 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything as JSON has it."""
-        found = {name: {**errors.to_dict(), "interval": self._listed(name)} for name, errors in self.errors.items()}
-        difference = {"wer": self.difference, "interval": self._listed("difference")}
-        return {**found, "difference": difference, "changes": self.changes, "ignores_case": self.ignores_case}
+        intervals = {name: list(interval) for name, interval in self.intervals.items()}
+        rates = {
+            name: {"wer": errors.wer, **errors._asdict(), "interval": intervals.get(name)}
+            for name, errors in self.errors.items()
+        }
+        difference = {"wer": self.difference, "interval": intervals.get("difference")}
+        return {**rates, "difference": difference, "changes": self.changes, "ignores_case": self.ignores_case}
 
     def lines(self) -> Iterator[str]:
         """Give a line for each rate, what follows from their difference, and how many utterances changed."""
@@ -155,9 +155,6 @@ class Comparison:
         if low <= 0 <= high:
             return "This may be chance."
         return f"Rescoring makes these lists {'worse' if low > 0 else 'better'}."
-
-    def _listed(self, name: str) -> list[float] | None:
-        return list(self.intervals[name]) if name in self.intervals else None
 
 
 def compare(judge: Judge, best_U: Ints) -> Comparison:

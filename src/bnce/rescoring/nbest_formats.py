@@ -167,7 +167,7 @@ def _parse_kaldi(source: Source, score_files: Mapping[str, str]) -> Iterator[Hyp
                 "they are whole utterance names, give JSON lines."
             )
         for name, by_key in files.items():
-            _check_scores(score_files[name], by_key, key, num_hypotheses[key])
+            _check_scores(score_files[name], by_key, key, 1 if is_numbered else num_hypotheses[key])
         scores = {name: by_key[key][seen[key]] for name, by_key in files.items()}
         seen[key] += 1
         hypotheses.append(Hypothesis(where, key.rpartition("-")[0] if is_numbered else key, text, scores))
