@@ -142,10 +142,7 @@ def test_repeated_keys(tmp_path: Path, refused: Refused, trained: Path, form: st
         for number in range(1, len(lines) + 1):
             path.write_bytes(b"".join([*lines, lines[number - 1]]))
             told = refused("rescore", trained, *arguments)
-            if path.name not in (
-                "am",
-                "score",
-            ):  # Kaldi's scores may be repeated where hypotheses are: the key is named
+            if path.name not in ("am", "score"):  # a key may have several scores: it is named, not the line
                 assert f"line {len(lines) + 1}" in told
             assert "again" in told or "has 2 scores for" in told
         path.write_bytes(b"".join(lines))

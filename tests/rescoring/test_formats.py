@@ -260,7 +260,6 @@ def test_a_directory_without_a_decode(tmp_path: Path, refused: Refused, trained:
             r'{"utt": "u", "ref": "\ud800", "hyps": ["a"]}',
             r"line 1 has the text '\\ud800', which has half of",
         ),
-        ("n.jsonl", r'{"utt": "u", "hyps": [{"text": "a", "x\ty": 1}]}', r"line 1 has a score with the name 'x\\ty'"),
         ("n.jsonl", "{}\n{", "line 1 has none of the fields utt, utt_id"),
         ("n.jsonl", "{", "line 1 is not valid JSON"),
         ("n.jsonl", "[1]", "element 1 is not a JSON object"),

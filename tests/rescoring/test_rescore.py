@@ -80,3 +80,10 @@ def test_totals(bnce: Command, trained: Path, lists: Path, tmp_path: Path) -> No
     totals = [hypothesis["total"] for hypothesis in first["hyps"]]
     assert totals == sorted(totals, reverse=True)
     assert third["hyps"][0]["ln_prob"] == third["hyps"][1]["ln_prob"]
+
+
+def test_a_total_that_is_not_finite_is_refused(trained: Path) -> None:
+    with pytest.raises(
+        library.UserError, match=r"The total of a hypothesis is not a finite number with am_weight 1e\+308"
+    ):
+        library.load(trained).rescore([("ba", 1e10)], score_weight=1e308)

@@ -75,7 +75,6 @@ def test_scores_that_are_called_like_ours_come_back_too(bnce: Command, trained: 
     [
         ("a b", "x", "", "'a b' has a blank or a bracket in its name, which a kaldi file cannot hold: write to a file"),
         ("a(b", "x", ".trn", "has a blank or a bracket in its name"),
-        ("a", "x (uh)", ".trn", "A hypothesis of 'a' is 'x (uh)', and SCTK reads"),
     ],
 )
 def test_what_would_be_changed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,10 +76,9 @@ def rescore(
         list[str] | None,
         _weighing(
             "DEV",
-            "Find weights with few word errors. If several sets of weights make nearly the same number of errors, the "
-            "one that changes the fewest first hypotheses is used. With NBEST, DEV is the file of its references. "
-            "Without NBEST, DEV is n-best lists with references, and --tune can be repeated. Weights given by "
-            "--weight stay fixed.",
+            "Find weights with few word errors; of nearly equal ones those that change fewest first hypotheses. With "
+            "NBEST, DEV is the file of its references. Without NBEST, DEV is n-best lists with references, and --tune "
+            "can be repeated. Weights given by --weight stay fixed.",
             "--tune",
         ),
     ] = None,
@@ -150,11 +150,10 @@ def rescore(
     for path in outputs:
         files.check_place(path)
     kept = None if weights_file is None else Weights.read(weights_file)
-    chosen = which_lists(nbest, tune_on or [], test, refs or [])
+    chosen = tuned_on, rescored, references = which_lists(nbest, tune_on or [], test, refs or [])
     scores_of = pairs([one for one in score_files or [] if "=" in one], "--scores", "NAME=FILE")
     named_weights = pairs(weight or [], "--weight", "NAME=W")
-    paths = [*chosen.tuned_on, *([] if chosen.rescored is None else [chosen.rescored]), *chosen.references]
-    inputs: list[str | Path] = [*paths, *(path for _, path in scores_of), *model_files(run)]
+    inputs: list[str | Path] = [*tuned_on, *rescored, *references, *(path for _, path in scores_of), *model_files(run)]
     files.refuse_overwriting(outputs, [*inputs, *([] if weights_file is None else [weights_file])])
     fields = [one for one in score_files or [] if "=" not in one]
     wanted = [*fields, *dict(named_weights), *dict(() if kept is None else kept.scores)]
@@ -185,10 +184,9 @@ def rescore(
             for lists in every
         ]
     seconds["score"] = time.perf_counter() - begun
+    model_decides = dev is not None or bool(weights.lm_weight or weights.oov_penalty)
     for lists, (_, found_form) in zip(every, scored, strict=True):
-        if dev is not None or weights.lm_weight or weights.oov_penalty:
-            found_form.refuse_unknown(named(lists.path))
-        if warning := found_form.warning(named(lists.path)):
+        if warning := found_form.judge_unknown(named(lists.path), refuse=model_decides):
             stderr.print(f"Warning: {warning}")
     scores, found_form = scored[-1]
     tuning: dict[str, Any] | None = None
@@ -198,13 +196,13 @@ def rescore(
         weights = tune(dev_scores, judge.num_errors_N, start, given)
         seconds["tune"] = time.perf_counter() - begun
         tuning = {
-            "refs": chosen.references[0] if chosen.references else None,
+            "refs": references[0] if references else None,
             "num_utterances": len(dev.nbest.utterances),
             "weights": [name.removeprefix(OTHER) for name in free_weights(dev_scores, start, given)],
             "kept_first_best": weights == FIRST_BEST,
         }
         if last is not dev:
-            tuning |= {"nbest": list(chosen.tuned_on), **compare(judge, dev_scores.best(weights)).to_dict()}
+            tuning |= {"nbest": tuned_on, **compare(judge, dev_scores.best(weights)).to_dict()}
     if save_weights is not None:
         weights.write(save_weights)
     best = "".join(write_lists(scores, weights, written_as))
@@ -222,7 +220,7 @@ def rescore(
         "mode": used_mode,
         "num_utterances": len(last.nbest.utterances),
         "num_hypotheses": last.nbest.num_hypotheses,
-        "form": found_form.to_dict(),
+        "form": asdict(found_form),
         # Whether the order of the hypotheses took the place of scores.
         "by_rank": not last.nbest.has_am and weights.rank_weight != 0,
         "weights": weights.to_dict(),

@@ -14,13 +14,8 @@ if TYPE_CHECKING:
     from bnce.rescoring.nbest import NBest
     from bnce.scoring.weights import Weights
 
-
-class Chosen(NamedTuple):
-    """Which lists are tuned on, which is rescored in the end, and the files of references, one for each or for all."""
-
-    tuned_on: Sequence[str]
-    rescored: str | None  # None: those that are tuned on
-    references: Sequence[str]
+# The lists that are tuned on, the other one that is rescored, and files of references: one for each or one for all.
+Chosen = tuple[list[str], list[str], list[str]]
 
 
 class Lists(NamedTuple):
@@ -32,27 +27,19 @@ class Lists(NamedTuple):
     judge: Judge | None
 
 
-def which_lists(nbest: str | None, tuned_on: Sequence[str], test: str | None, refs: Sequence[str]) -> Chosen:
+def which_lists(nbest: str | None, tuned_on: list[str], test: str | None, refs: list[str]) -> Chosen:
     """Tell lists from references: with NBEST, --tune is the file of its references; without it, it has the lists."""
     if nbest is None:
         if not tuned_on:
             what = "--test needs weights from --tune DEV" if test is not None else "There are no n-best lists"
             raise UserError(f"{what}: give NBEST, or lists with references as --tune DEV.")
-        return Chosen(tuned_on, test, refs)
-    if test is not None:
+        return tuned_on, [] if test is None else [test], refs
+    if test is not None or len(tuned_on) > 1 or (tuned_on and refs):
         raise UserError(
-            "NBEST and --test cannot be used together: leave out NBEST, and give the lists to tune on as --tune DEV."
+            "With NBEST, --tune is the file of its references, and is used once and without --test or --refs: leave "
+            "out NBEST, and give the lists to tune on as --tune DEV."
         )
-    if len(tuned_on) > 1:
-        raise UserError(
-            f"--tune is given {len(tuned_on)} times: with NBEST it is the file of its references; leave out NBEST to "
-            "tune on several lists."
-        )
-    if tuned_on and refs:
-        raise UserError(
-            "--tune and --refs cannot be used together: tune with --tune first, then use --weights and --refs."
-        )
-    return Chosen([nbest], None, tuned_on) if tuned_on else Chosen([], nbest, refs)
+    return ([nbest], [], tuned_on) if tuned_on else ([], [nbest], refs)
 
 
 def read_lists(
@@ -64,7 +51,7 @@ def read_lists(
     from bnce.rescoring.nbest_formats import read_nbest, read_references
 
     tuned_on, rescored, references = chosen
-    paths = [*tuned_on, *([] if rescored is None else [rescored])]
+    paths = [*tuned_on, *rescored]
     if tuned_on or references:
         import_rapidfuzz()
 
@@ -94,15 +81,14 @@ def read_lists(
             can_count = nbest.has_references and find_spec("rapidfuzz") is not None
             known.append([str(utterance.reference) for utterance in nbest.utterances] if can_count else [])
 
+    check_same_scores(parts)
+
     def judged(which: slice) -> Lists:
         nbest, spoken = pool(parts[which]), list(itertools.chain.from_iterable(known[which]))
         return Lists(parts[which][0][0], nbest, parts[which], Judge(nbest, spoken) if spoken else None)
 
     dev = judged(slice(len(tuned_on))) if tuned_on else None
-    if dev is not None and rescored is None:
-        return dev, dev
-    check_same_scores(parts[0], parts[-1])
-    return dev, judged(slice(len(tuned_on), None))
+    return dev, judged(slice(len(tuned_on), None)) if dev is None or rescored else dev
 
 
 def pairs(given: Sequence[str], option: str, metavar: str) -> list[tuple[str, str]]:
@@ -138,11 +124,6 @@ def outcome_lines(
         yield (
             f"{name} has no acoustic scores, so the order of the hypotheses counts: the first one of a list is the "
             "recogniser's best, the second one its second best, and so on."
-        )
-    elif not nbest.has_am and not any(weight for _, weight in weights.scores):
-        yield (
-            f"{name} has no acoustic scores, and rank_weight is 0: the recogniser's order of the hypotheses does not "
-            "count."
         )
     if record["untuned"]:
         yield (

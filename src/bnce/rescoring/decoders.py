@@ -28,12 +28,7 @@ from bnce.scoring.model import Model, State
 from bnce.scoring.ngram_model import NgramModel
 from bnce.text.normalise import END_WORD, UNKNOWN_WORD
 
-# pyctcdecode's own defaults, so that a decoder behaves alike with either kind of model.
-ALPHA = 0.5
-BETA = 1.5
-UNKNOWN_OFFSET = -10.0
-AVERAGE_TOKEN_LENGTH = 6
-
+_TOKEN_LENGTH = 6  # letters of a usual word, by pyctcdecode
 _KEPT_WORDS = 2**16
 # What an LSTM is told to remember, where a decoder asks for an order to decide which histories are the same.
 _HISTORY_WORDS = 10
@@ -103,15 +98,15 @@ class DecoderLanguageModel:
     an older NumPy than other tools do: install it by itself with `pip install pyctcdecode`. Scores are natural
     logarithms times `alpha`, plus `beta` per word, as its own n-gram model gives them. `unk_score_offset` is a log10
     value that an unknown word gets on top of the probability of `<unk>`, which alone is far too high for any single
-    unknown spelling.
+    unknown spelling. Defaults are pyctcdecode's own, so that a decoder behaves alike with either kind of model.
     """
 
     def __init__(
         self,
         model: Model,
-        alpha: float = ALPHA,
-        beta: float = BETA,
-        unk_score_offset: float = UNKNOWN_OFFSET,
+        alpha: float = 0.5,
+        beta: float = 1.5,
+        unk_score_offset: float = -10.0,
         score_boundary: bool = True,
         *,
         mode: Mode | None = None,
@@ -143,7 +138,7 @@ class DecoderLanguageModel:
         place = bisect.bisect_left(self._spellings, spelling)
         if place < len(self._spellings) and self._spellings[place].startswith(spelling):
             return 0.0
-        return self.unk_score_offset * max(1.0, len(partial_token) / AVERAGE_TOKEN_LENGTH)
+        return self.unk_score_offset * max(1.0, len(partial_token) / _TOKEN_LENGTH)
 
     def score(self, prev_state: State, word: str, is_last_word: bool = False) -> tuple[float, State]:
         """Score a word after a state, and give the state after it; `</s>` is scored with the last word."""

@@ -43,10 +43,6 @@ class Errors(NamedTuple):
         """Errors per word of the references; None where they have none."""
         return sum(self[2:]) / self.num_words if self.num_words else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give counts and rate as JSON has them."""
-        return {"wer": self.wer, **self._asdict()}
-
     def __str__(self) -> str:
         rate = "undefined" if self.wer is None else f"{100 * self.wer:.2f}%"
         where = f"{counted(self.num_words, 'word')} in {counted(self.num_utterances, 'utterance')}"
@@ -75,7 +71,7 @@ class Judge:
         if self.ignores_case:
             references = [reference.casefold() for reference in references]
             lists = [[text.casefold() for text in texts] for texts in lists]
-        self._texts = [text for texts in lists for text in texts]
+        self.texts_N = np.array([text for texts in lists for text in texts], dtype=object)
         errors = [_count_errors(reference, texts) for reference, texts in zip(references, lists, strict=True)]
         self._errors_N5 = np.array([one for own in errors for one in own], dtype=np.int64)
         self.num_errors_N: Ints = self._errors_N5[:, 2:].sum(axis=1)
@@ -88,11 +84,6 @@ class Judge:
     def judge(self, place_U: Ints) -> Errors:
         """Sum up the errors of chosen hypotheses, by their places among all."""
         return Errors(*self._errors_N5[place_U].sum(axis=0).tolist())
-
-    def count_changed(self, place_U: Ints) -> int:
-        """Count the utterances whose chosen hypothesis is another text than the first."""
-        pairs = zip(self.first_U.tolist(), place_U.tolist(), strict=True)
-        return sum(self._texts[first] != self._texts[chosen] for first, chosen in pairs)
 
 
 def _differ_in_case(hypotheses: Sequence[str], references: Sequence[str]) -> bool:
@@ -116,22 +107,12 @@ def _count_errors(reference: str, hypotheses: Sequence[str]) -> list[Errors]:
     return [found[hypothesis] for hypothesis in hypotheses]
 
 
-class Interval(NamedTuple):
-    """The middle of what the draws give."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{PERCENT}% interval {100 * self.low:.2f} to {100 * self.high:.2f}"
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Word errors of the first, the chosen and the most correct hypotheses, under these names, with intervals."""
 
     errors: dict[str, Errors]
-    intervals: dict[str, Interval]  # none where there are not two utterances with words
+    intervals: dict[str, tuple[float, float]]  # the middle of the draws; none without two utterances with words
     difference: float | None  # of the word error rates, after − before
     num_utterances: int  # with words
     ignores_case: bool
@@ -140,36 +121,40 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything as JSON has it."""
-        found = {name: {**errors.to_dict(), "interval": self._listed(name)} for name, errors in self.errors.items()}
-        difference = {"wer": self.difference, "interval": self._listed("difference")}
-        return {**found, "difference": difference, "changes": self.changes, "ignores_case": self.ignores_case}
+        intervals = {name: list(interval) for name, interval in self.intervals.items()}
+        rates = {
+            name: {"wer": errors.wer, **errors._asdict(), "interval": intervals.get(name)}
+            for name, errors in self.errors.items()
+        }
+        difference = {"wer": self.difference, "interval": intervals.get("difference")}
+        return {**rates, "difference": difference, "changes": self.changes, "ignores_case": self.ignores_case}
 
     def lines(self) -> Iterator[str]:
         """Give a line for each rate, what follows from their difference, and how many utterances changed."""
         if self.ignores_case:
             yield "References and hypotheses differ in capital letters, so both were compared in small letters."
         for name, errors in self.errors.items():
-            yield f"WER {name:<7}{errors}" + (f"; {self.intervals[name]}%" if name in self.intervals else "")
+            yield f"WER {name:<7}{errors}" + (f"; {self._shown(name)}%" if name in self.intervals else "")
         if self.difference is not None and "difference" in self.intervals:
-            interval = self.intervals["difference"]
-            points = f"{100 * self.difference:+.2f} points; {interval} points (paired bootstrap)"
-            yield f"WER after − before: {points}. {self._verdict(interval)}"
+            points = f"{100 * self.difference:+.2f} points; {self._shown('difference')} points (paired bootstrap)"
+            yield f"WER after − before: {points}. {self._verdict(*self.intervals['difference'])}"
         yield (
             f"Another hypothesis was chosen for {counted(self.changes['num_changed'], 'utterance')}: "
             f"{self.changes['num_better']} with fewer errors, {self.changes['num_worse']} with more."
         )
 
-    def _verdict(self, interval: Interval) -> str:
+    def _shown(self, name: str) -> str:
+        low, high = self.intervals[name]
+        return f"{PERCENT}% interval {100 * low:.2f} to {100 * high:.2f}"
+
+    def _verdict(self, low: float, high: float) -> str:
         if self.num_utterances < MIN_UTTERANCES:
             return f"{self.num_utterances} utterances are too few to judge."
-        if interval.low == interval.high == 0:
+        if low == high == 0:
             return "No rate has changed."
-        if interval.low <= 0 <= interval.high:
+        if low <= 0 <= high:
             return "This may be chance."
-        return f"Rescoring makes these lists {'worse' if interval.low > 0 else 'better'}."
-
-    def _listed(self, name: str) -> list[float] | None:
-        return list(self.intervals[name]) if name in self.intervals else None
+        return f"Rescoring makes these lists {'worse' if low > 0 else 'better'}."
 
 
 def compare(judge: Judge, best_U: Ints) -> Comparison:
@@ -180,7 +165,7 @@ def compare(judge: Judge, best_U: Ints) -> Comparison:
     num_utterances = int(np.count_nonzero(judge.num_words_U))
     fewer_U = judge.num_errors_N[judge.first_U] - judge.num_errors_N[best_U]
     changes = {
-        "num_changed": judge.count_changed(best_U),
+        "num_changed": int(np.count_nonzero(judge.texts_N[judge.first_U] != judge.texts_N[best_U])),
         "num_better": int(np.count_nonzero(fewer_U > 0)),
         "num_worse": int(np.count_nonzero(fewer_U < 0)),
     }
@@ -192,7 +177,7 @@ def compare(judge: Judge, best_U: Ints) -> Comparison:
         tail = (100 - PERCENT) / 2
         for name, rate_S in drawn.items():
             low, high = np.percentile(rate_S, [tail, 100 - tail]).tolist()
-            intervals[name] = Interval(low, high)
+            intervals[name] = (low, high)
     difference = None if before is None or after is None else after - before
     return Comparison(errors, intervals, difference, num_utterances, judge.ignores_case, changes)
 

@@ -47,10 +47,21 @@ def parse_json(source: Source) -> Iterator[Hypothesis]:
 
 def read_objects(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
     """Give every object with its place."""
-    for where, record in _values(source):
-        if not isinstance(record, dict):
-            raise UserError(f"{where} is not a JSON object: give one object per utterance.")
-        yield where, record
+    is_array = bool(source.lines) and source.lines[0][1].lstrip().startswith("[")
+    texts = [(str(source), "\n".join(text for _, text in source.lines))] if is_array else source.lines
+    for where, text in texts:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            if is_array and isinstance(error, json.JSONDecodeError):
+                where = source.lines[min(error.lineno, len(source.lines)) - 1][0]
+            raise UserError(f"{where} is not valid JSON ({error}): give one object per line, or one array.") from error
+        records = enumerate(value, 1) if is_array else [(0, value)]
+        for place, record in records:
+            where = f"{source}, element {place}" if is_array else where
+            if not isinstance(record, dict):
+                raise UserError(f"{where} is not a JSON object: give one object per utterance.")
+            yield where, record
 
 
 def utterance_name(record: Mapping[str, Any], where: str) -> str:
@@ -67,22 +78,6 @@ def reference_in(record: Mapping[str, Any], names: Sequence[str], where: str) ->
     if found is not None and not isinstance(found, str):
         raise UserError(f"{where} has the reference {shown(found)}: give a string.")
     return None if found is None else " ".join(found.split())
-
-
-def _values(source: Source) -> Iterator[tuple[str, Any]]:
-    is_array = bool(source.lines) and source.lines[0][1].lstrip().startswith("[")
-    texts = [(str(source), "\n".join(text for _, text in source.lines))] if is_array else source.lines
-    for where, text in texts:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            if is_array and isinstance(error, json.JSONDecodeError):
-                where = source.lines[min(error.lineno, len(source.lines)) - 1][0]
-            raise UserError(f"{where} is not valid JSON ({error}): give one object per line, or one array.") from error
-        if is_array:
-            yield from ((f"{source}, element {place}", one) for place, one in enumerate(value, 1))
-        else:
-            yield where, value
 
 
 def _hypothesis(hypothesis: Any, where: str) -> tuple[str, dict[str, Any]]:

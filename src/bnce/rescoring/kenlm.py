@@ -13,6 +13,7 @@ form of the run's training text. A run or a mixture always starts at the start o
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import math
@@ -63,13 +64,8 @@ class State:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def __copy__(self) -> State:
-        copied = State()
-        copied.history, copied.own, copied.key = self.history, self.own, self.key
-        return copied
-
     def __deepcopy__(self, memo: Any = None) -> State:
-        return self.__copy__()
+        return copy.copy(self)
 
 
 class Config:

@@ -38,11 +38,6 @@ class Source:
         return named(self.path)
 
     @property
-    def is_directory(self) -> bool:
-        """Whether it is a directory."""
-        return os.path.isdir(self.path)
-
-    @property
     def ending(self) -> str:
         """The ending of the file's name, that of packing aside, in small letters."""
         stem, ending = os.path.splitext(self.path.lower())
@@ -137,7 +132,6 @@ def assemble(
     rows = list(hypotheses)
     if not rows:
         raise UserError(f"{source} has no hypothesis: give one or more.")
-    places = {name: row.where for row in reversed(rows) for name in row.scores}
     names = list(dict.fromkeys(name for row in rows for name in row.scores))
     left_out = []
     if fields is not None and not KNOWN_NAMES.isdisjoint(names):
@@ -146,9 +140,6 @@ def assemble(
         if others:
             listed = ", ".join(map(shown, others))
             left_out.append(f"Not used as scores: {listed}. Name one with --scores NAME or --weight NAME=W to use it.")
-    for name in names:
-        if not name.isprintable() or not name.strip():
-            raise UserError(f"{places[name]} has a score with the name {shown(name)}: give a name that can be printed.")
     roles = role_names(names)
     utterances: dict[str, Utterance] = {}
     for where, key, text, scores, reference in rows:
@@ -231,11 +222,9 @@ def tell_apart(names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
 
 
 def pool(lists: Sequence[tuple[str, NBest]]) -> NBest:
-    """Put lists with the same scores and different utterances together; each has a path for messages."""
-    _, first = lists[0]
+    """Put lists of different utterances together; each has a path for messages."""
     seen: dict[str, str] = {}
     for path, nbest in lists:
-        check_same_scores(lists[0], (path, nbest))
         for utterance in nbest.utterances:
             if utterance.name in seen:
                 raise UserError(
@@ -243,18 +232,21 @@ def pool(lists: Sequence[tuple[str, NBest]]) -> NBest:
                     "lists of different utterances."
                 )
             seen[utterance.name] = path
+    first = lists[0][1]
     utterances = [utterance for _, nbest in lists for utterance in nbest.utterances]
     left_out = tuple(sentence for _, nbest in lists for sentence in nbest.left_out)
     return NBest(utterances, first.score_names, first.sources, left_out, first.form)
 
 
-def check_same_scores(first: tuple[str, NBest], other: tuple[str, NBest]) -> None:
+def check_same_scores(lists: Sequence[tuple[str, NBest]]) -> None:
     """Refuse lists with different scores: weights of one would mean nothing to the other."""
-    if set(first[1].score_names) != set(other[1].score_names):
-        raise UserError(
-            f"'{first[0]}' has {_scores_of(first[1])} and '{other[0]}' has {_scores_of(other[1])}: give lists with "
-            "the same scores."
-        )
+    path, first = lists[0]
+    for other_path, other in lists[1:]:
+        if set(first.score_names) != set(other.score_names):
+            raise UserError(
+                f"'{path}' has {_scores_of(first)} and '{other_path}' has {_scores_of(other)}: give lists with the "
+                "same scores."
+            )
 
 
 def _scores_of(nbest: NBest) -> str:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -97,10 +98,12 @@ def _said(source: Source) -> Iterator[tuple[str, str, str]]:
 
 def _recognise(source: Source) -> str:
     """Tell the format by the file's name and by its first lines."""
-    for name, kind in FORMATS.items():
-        if source.ending in kind.endings and not source.is_directory:
-            return name
-    return next(name for name, kind in FORMATS.items() if kind.recognise(source))
+    by_name = (name for name, kind in FORMATS.items() if source.ending in kind.endings and not _is_directory(source))
+    return next(by_name, None) or next(name for name, kind in FORMATS.items() if kind.recognise(source))
+
+
+def _is_directory(source: Source) -> bool:
+    return os.path.isdir(source.path)
 
 
 def _neighbours(hypotheses: Iterable[Hypothesis]) -> Iterator[Hypothesis]:
@@ -128,10 +131,6 @@ def _is_header(line: str) -> bool:
 
 
 def _parse_table(source: Source) -> Iterator[Hypothesis]:
-    return _neighbours(_rows(source))
-
-
-def _rows(source: Source) -> Iterator[Hypothesis]:
     columns, lines = _COLUMNS, source.lines
     if lines and _is_header(lines[0][1]):
         where, header = lines[0]
@@ -155,30 +154,24 @@ def _rows(source: Source) -> Iterator[Hypothesis]:
 
 
 def _parse_kaldi(source: Source, score_files: Mapping[str, str]) -> Iterator[Hypothesis]:
-    hypotheses = list(source.keyed_lines())
-    is_numbered = _are_numbered([key for _, key, _ in hypotheses])
-    parsed = _with_scores(source, hypotheses, score_files, is_numbered)
-    return parsed if is_numbered else _neighbours(parsed)
-
-
-def _with_scores(
-    source: Source, hypotheses: Sequence[tuple[str, str, str]], score_files: Mapping[str, str], is_numbered: bool
-) -> Iterator[Hypothesis]:
-    repeats, seen = [], Counter[str]()
-    for where, key, _ in hypotheses:
+    lines = list(source.keyed_lines())
+    is_numbered = _are_numbered(key for _, key, _ in lines)
+    files = {name: _read_scores(Source(path)) for name, path in score_files.items()}
+    num_hypotheses = Counter(key for _, key, _ in lines)
+    seen: Counter[str] = Counter()
+    hypotheses = []
+    for where, key, text in lines:
         if is_numbered and seen[key]:
             raise UserError(
                 f"{where} has '{key}' again: keys that end in numbers are read as 'utterance-number', each once. If "
                 "they are whole utterance names, give JSON lines."
             )
-        repeats.append(seen[key])
+        for name, by_key in files.items():
+            _check_scores(score_files[name], by_key, key, 1 if is_numbered else num_hypotheses[key])
+        scores = {name: by_key[key][seen[key]] for name, by_key in files.items()}
         seen[key] += 1
-    files = {name: _read_scores(Source(path)) for name, path in score_files.items()}
-    for name, by_key in files.items():
-        _check_scores(score_files[name], by_key, seen)
-    for (where, key, text), repeat in zip(hypotheses, repeats, strict=True):
-        scores = {name: by_key[key][repeat] for name, by_key in files.items()}
-        yield Hypothesis(where, key.rpartition("-")[0] if is_numbered else key, text, scores)
+        hypotheses.append(Hypothesis(where, key.rpartition("-")[0] if is_numbered else key, text, scores))
+    yield from hypotheses if is_numbered else _neighbours(hypotheses)
 
 
 def _are_numbered(keys: Iterable[str]) -> bool:
@@ -204,20 +197,19 @@ def _read_scores(source: Source) -> dict[str, list[float]]:
     return scores
 
 
-def _check_scores(path: str, by_key: Mapping[str, Sequence[float]], num_hypotheses: Mapping[str, int]) -> None:
+def _check_scores(path: str, by_key: Mapping[str, Sequence[float]], key: str, num_hypotheses: int) -> None:
     """Refuse more or fewer scores than hypotheses: which belongs to which could not be told."""
-    for key, num in num_hypotheses.items():
-        num_scores = len(by_key.get(key, []))
-        if num_scores != num:
-            raise UserError(
-                f"'{path}' has {counted(num_scores, 'score')} for '{key}', but there "
-                f"{'is 1 hypothesis' if num == 1 else f'are {num} hypotheses'}: give one score per hypothesis."
-            )
+    if len(by_key.get(key, [])) != num_hypotheses:
+        raise UserError(
+            f"'{path}' has {counted(len(by_key.get(key, [])), 'score')} for '{key}', but there "
+            f"{'is 1 hypothesis' if num_hypotheses == 1 else f'are {num_hypotheses} hypotheses'}: give one score per "
+            "hypothesis."
+        )
 
 
 def _parse_espnet(source: Source) -> Iterator[Hypothesis]:
     """Read all ranks of all jobs."""
-    if not source.is_directory:
+    if not _is_directory(source):
         raise UserError(f"{source} is not a directory: give the one that has 1best_recog in it.")
     jobs: dict[str, Path] = {}
     for job in _jobs(Path(source.path)):
@@ -267,7 +259,8 @@ def _read_rank(directory: Path) -> dict[str, Hypothesis]:
     if not Path(score.path).exists():
         return hypotheses
     scores = _read_scores(score)
-    _check_scores(score.path, scores, dict.fromkeys(hypotheses, 1))
+    for key in hypotheses:
+        _check_scores(score.path, scores, key, 1)
     for key in scores:
         if key not in hypotheses:
             raise UserError(f"{score} has a score for '{key}', which {text} does not have: give its hypothesis.")
@@ -276,8 +269,8 @@ def _read_rank(directory: Path) -> dict[str, Hypothesis]:
 
 # In the order in which they are tried: Kaldi text, which is what anything may be, comes last.
 FORMATS = {
-    "espnet": Format("an ESPnet decode directory", lambda source: source.is_directory, _parse_espnet),
+    "espnet": Format("an ESPnet decode directory", _is_directory, _parse_espnet),
     "jsonl": Format("JSON lines", is_json, parse_json, (".jsonl", ".json", ".ndjson"), any_number=True),
-    "tsv": Format("TSV", _looks_like_table, _parse_table, (".tsv",)),
+    "tsv": Format("TSV", _looks_like_table, lambda source: _neighbours(_parse_table(source)), (".tsv",)),
     "kaldi": Format("Kaldi text", lambda source: True, _parse_kaldi, scores_apart=True),
 }

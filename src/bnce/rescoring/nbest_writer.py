@@ -13,7 +13,6 @@ from bnce.rescoring.rescore import Scores
 from bnce.scoring.weights import Weights
 
 _ENDINGS = {".trn": "trn", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".tsv": "tsv"}
-_SCTK_MARKS = re.compile(r"(?:^|\s)(?:\{|\}|/|@|\([^()\s]+\))(?=\s|$)")
 
 
 def out_format(path: Path | None) -> str:
@@ -22,7 +21,7 @@ def out_format(path: Path | None) -> str:
 
 
 def check_writable(nbest: NBest, form: str) -> None:
-    """Refuse names and words that the format would turn into others, before anything is scored."""
+    """Refuse names that the format would turn into others, before anything is scored."""
     if form not in ("kaldi", "trn"):
         return
     for utterance in nbest.utterances:
@@ -31,13 +30,6 @@ def check_writable(nbest: NBest, form: str) -> None:
                 f"The utterance '{utterance.name}' has a blank or a bracket in its name, which a {form} file cannot "
                 "hold: write to a file that ends in .jsonl."
             )
-        texts = utterance.texts if form == "trn" else []
-        marked = next((text for text in texts if _SCTK_MARKS.search(text)), None)
-        if marked is not None:
-            raise UserError(
-                f"A hypothesis of '{utterance.name}' is '{marked}', and SCTK reads a word of brackets, slash or @ as a "
-                "mark: write to a file that ends in .txt or .jsonl."
-            )
 
 
 def write_lists(scores: Scores, weights: Weights, form: str) -> Iterator[str]:
@@ -45,11 +37,14 @@ def write_lists(scores: Scores, weights: Weights, form: str) -> Iterator[str]:
     if form == "jsonl":
         yield from _json_lines(scores, weights)
     elif form == "tsv":
-        yield "\t".join(scores.columns) + "\n"
-        for row in scores.rows(weights):
+        for number, row in enumerate(scores.rows(weights)):
+            if number == 0:
+                yield "\t".join(row) + "\n"
             yield "\t".join("" if value is None else str(value) for value in row.values()) + "\n"
     else:
-        for name, text in scores.best_texts(weights):
+        places = (scores.best(weights) - scores.begins).tolist()
+        for utterance, place in zip(scores.nbest.utterances, places, strict=True):
+            name, text = utterance.name, utterance.texts[place]
             yield (f"{text} ({name})".lstrip() if form == "trn" else f"{name} {text}".rstrip()) + "\n"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from bnce.scoring.weights import Weights, count_words
 # Hypotheses that are scored together: those of whole utterances.
 BLOCK_HYPOTHESES = 2048
 
-FULL_COLUMNS = ("utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis")
+_COLUMNS = ("utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis")
 HIGH_UNKNOWN = 0.2  # the share of unknown words from which the model may not fit the lists
 
 _MAX_SHOWN = 60  # letters of an example
@@ -48,18 +48,12 @@ class Form:
         share = 100 * self.num_oov / max(1, self.num_words)
         return f"{self.num_oov:,} of {self.num_words:,} words ({share:.2f}%) are unknown to the model"
 
-    def warning(self, name: str) -> str | None:
-        """Say that a model knows too few words of a list, if it does."""
-        if self.num_oov <= HIGH_UNKNOWN * self.num_words:
-            return None
-        return f"{name}: {self._unknown}. Check that the model is of the same language and the same form of text."
-
-    def refuse_unknown(self, name: str) -> None:
-        """Refuse a model that knows no word of a list: its probabilities would say nothing."""
-        if self.num_oov == self.num_words > 0:
-            raise UserError(
-                f"{name} has no word that the model knows: give a model of the same language and the same form of text."
-            )
+    def judge_unknown(self, name: str, *, refuse: bool) -> str | None:
+        """Say that a model knows too few words of a list, and refuse one that knows none: it would say nothing."""
+        advice = "give a model of the same language and the same form of text."
+        if refuse and self.num_oov == self.num_words > 0:
+            raise UserError(f"{name} has no word that the model knows: {advice}")
+        return f"{name}: {self._unknown}; {advice}" if self.num_oov > HIGH_UNKNOWN * self.num_words else None
 
     def __str__(self) -> str:
         if self.example is None:
@@ -69,10 +63,6 @@ class Form:
             f"{self.num_changed:,} of {self.num_hypotheses:,} hypotheses were brought into the form of the training "
             f"text, such as '{before}' to '{after}'; {self._unknown}."
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything as JSON has it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -126,24 +116,13 @@ class Scores:
         (place_N,) = np.nonzero(total_N == np.repeat(highest_U, np.diff(self.begins, append=len(total_N))))
         return place_N[np.searchsorted(place_N, self.begins)]
 
-    def best_texts(self, weights: Weights) -> Iterator[tuple[str, str]]:
-        """Give every utterance's name and best hypothesis."""
-        places = (self.best(weights) - self.begins).tolist()
-        for utterance, place in zip(self.nbest.utterances, places, strict=True):
-            yield utterance.name, utterance.texts[place]
-
     @functools.cached_property
     def other_columns(self) -> dict[str, str]:
         """How `rows` calls the other scores of the list: `score.total` is one that is called like one of ours."""
-        return tell_apart(list(self.others), FULL_COLUMNS)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of what `rows` gives."""
-        return (*FULL_COLUMNS[:5], *self.other_columns.values(), *FULL_COLUMNS[5:])
+        return tell_apart(list(self.others), _COLUMNS)
 
     def rows(self, weights: Weights) -> Iterator[dict[str, Any]]:
-        """Give every hypothesis with all its scores under the names of `columns`, the best of an utterance first."""
+        """Give every hypothesis with all its scores by column, the best of an utterance first."""
         total_N = self.total(weights)
         for begin, utterance in zip(self.begins.tolist(), self.nbest.utterances, strict=True):
             for place in np.argsort(-total_N[begin : begin + len(utterance.texts)], kind="stable").tolist():
