@@ -31,6 +31,7 @@ CASES = [
     ("ffnn", {"order": 2}),
     ("ffnn", {"order": 6}),
     *((name, {"num_layers": 2}) for name in DEEP),
+    ("transformer", {"hidden_size": 10, "num_heads": 2}),
 ]
 # Two float32 results of the same sums, of numbers of the order of ten.
 CLOSE = {"rtol": 0.0, "atol": 2e-5}

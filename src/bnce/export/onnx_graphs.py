@@ -165,13 +165,12 @@ def _add_transformer(graph: Graph, body: Transformer) -> None:
     # The first of each pair of numbers has the negative angle; the last number of an odd size stays as it is.
     speeds = rotation_speeds(F, torch.float32, torch.device("cpu")).tolist()
     turned = [*(-speed for speed in speeds), *speeds, *[0.0] * (F % 2)]
-    partners = [*range(F // 2, F // 2 * 2), *range(F // 2), *range(F // 2 * 2, F)]
     graph.constants += [
         "int64 zero = {0}, int64 one = {1}, int64[1] axis_1 = {1}",
         f"int64[1] context = {{{W}}}, int64[1] first_kept = {{{-W}}}, int64[1] last = {{{_LAST}}}",
         f"int64[4] heads = {{0, 0, {A}, {F}}}, int64[3] rows = {{0, 0, {D}}}",
         f"int64[4] state_heads = {{-1, {W}, {A}, {F}}}, int64[4] state_rows = {{1, -1, {W}, {D}}}",
-        f"float[{F}] speeds = {{{_listed(turned)}}}, int64[{F}] partners = {{{_listed(partners)}}}",
+        f"float[{F}] speeds = {{{_listed(turned)}}}, int64[3] pair_sizes = {{{F // 2}, {F // 2}, {F % 2}}}",
         f"float scale = {{{F**-0.5}}}, float lowest = {{-1e30}}",  # of which the softmax makes zero
     ]
     graph.nodes += [
@@ -193,7 +192,7 @@ def _add_transformer(graph: Graph, body: Transformer) -> None:
         graph.nodes.append(
             f"stream_{number + 1}, keys_after_{number}, values_after_{number} = bnce.Layer "
             f"(stream_{number}, keys_{number}, values_{number}, {_listed(weights)}, is_seen, cosine, sine, new_cosine, "
-            "new_sine, partners, heads, rows, state_heads, state_rows, first_kept, last, axis_1, scale, lowest)"
+            "new_sine, pair_sizes, heads, rows, state_heads, state_rows, first_kept, last, axis_1, scale, lowest)"
         )
     graph.nodes += [
         f"hidden_BTD = bnce.Normed (stream_{len(numbers)})",
