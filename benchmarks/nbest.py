@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from bnce.scoring.ngram import open_ngram
 from nbest_lists import NUM_HYPOTHESES, Confusions, make_list, write_lists
 
 from bnce.corpus.store import Corpus
 from bnce.ngrams.arpa import write_arpa
 from bnce.ngrams.kneser_ney import estimate
+from bnce.scoring.ngram_model import open_ngram
 from bnce.text.normalise import Normaliser
 from bnce.text.sources import read_lines
 

@@ -25,6 +25,7 @@ from run_files import write_mixture
 
 from bnce import Model, load
 from bnce.cli.serve import MAX_CONNECTIONS
+from bnce.scoring.results import LN_10
 from bnce.serve.guard import MAX_BODY_BYTES, REQUEST_SECONDS
 
 from .server_process import ServerProcess, serving
@@ -76,13 +77,17 @@ class Asked:
 
     def _numbers_of_library(self, model: Model) -> list[float]:
         if self.kind == "next":
-            return [word.log10_prob for word in model.next_words(self.texts[0], 5)]
+            return [word.log_prob / LN_10 for word in model.next_words(self.texts[0], 5)]
         if self.kind == "rescore":
             words = [model.words(text) for text in self.texts]
-            return [float(found.log_probs.sum()) for found in model.score_words(words, share_prefixes=True)]
-        modes = {"unnormalised": [False], "normalised": [True], "exact": [False, True]}[self.kind]
-        scored = [sentence for mode in modes for sentence in model.score(self.texts, normalised=mode)]
-        return [float(value) for sentence in scored for value in sentence.log10_probs]
+            return [float(found.log_probs.sum()) for found in model.score_words(words, share=True)]
+        modes = {
+            "unnormalised": ["unnormalised"],
+            "normalised": ["normalised"],
+            "exact": ["unnormalised", "normalised"],
+        }[self.kind]
+        scored = [sentence for mode in modes for sentence in model.score(self.texts, mode=mode)]
+        return [float(value) for sentence in scored for value in sentence.log_probs / LN_10]
 
 
 BAD_BODIES = [
@@ -197,7 +202,9 @@ def test_it_finishes_what_runs_and_refuses_what_is_new(trained: Path, model: Mod
         (answer,) = answers
         assert answer.status_code == 200
         found = [sentence["log10_prob"] for sentence in answer.json()["sentences"]]
-        assert found == pytest.approx([scored.log10_prob for scored in model.score(texts, normalised=True)], rel=1e-5)
+        assert found == pytest.approx(
+            [scored.log_prob / LN_10 for scored in model.score(texts, mode="normalised")], rel=1e-5
+        )
         assert status == 0
         assert errors == f"Serving {trained} at {server.url} on cpu (Ctrl-C to stop)\n"
         with pytest.raises(httpx.ConnectError):
@@ -273,7 +280,7 @@ def test_other_machines_have_a_warning_and_connections_a_bound(trained: Path, tm
         here = f"http://127.0.0.1:{server.port}"
         (found,) = httpx.post(f"{here}/score", json={"sentences": ["ba be bi ."]}).json()["sentences"]
         (expected,) = load(mixture).score(["ba be bi ."])
-        assert found["log10_prob"] == pytest.approx(expected.log10_prob, rel=1e-5)
+        assert found["log10_prob"] == pytest.approx(expected.log_prob / LN_10, rel=1e-5)
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(MAX_CONNECTIONS)]
         wait_until(lambda: httpx.get(f"{here}/health").status_code == 503)
         for connection in idle:

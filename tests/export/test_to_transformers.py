@@ -87,7 +87,7 @@ def test_a_text_gets_the_perplexity_that_we_give_it(opened: Opened) -> None:
     assert input_ids[0, 1:].tolist() == ids[ids != END].tolist()
     with torch.no_grad():
         loss = float(model(input_ids, labels=input_ids).loss)
-    (scored,) = load(run).score_words([words], normalised=True)
+    (scored,) = load(run).score_words([words], mode="normalised")
     assert loss == pytest.approx(-scored.log_probs[:-1].mean(), rel=1e-5)  # without </s>, which they do not add
 
 
@@ -118,7 +118,7 @@ def test_is_a_run_too_also_after_transformers_saved_it(opened: Opened, tmp_path:
 def log_probs(model: Model) -> list[list[float]]:
     """Score some words with the softmax and with the constant Z."""
     words = [model.vocabulary.decode(random_ids(200, seed=9).tolist())]
-    return [model.score_words(words, normalised=how)[0].log_probs.tolist() for how in (True, False)]
+    return [model.score_words(words, mode=mode)[0].log_probs.tolist() for mode in ("normalised", "unnormalised")]
 
 
 def test_the_tokenizer_runs_no_code(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

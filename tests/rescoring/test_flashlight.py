@@ -139,5 +139,5 @@ def test_flashlight_finds_what_the_model_prefers(model: Model) -> None:
     emissions[1, 3] = emissions[2, 2] = emissions[3, 3] = 0.0
     found = beam.decode(emissions.ctypes.data, *emissions.shape)[0]
     chosen = [words[number] for number in found.words if number >= 0]
-    totals = {word: model.score([f"{word} world"])[0].log10_prob for word in words[:2]}
+    totals = {word: model.score([f"{word} world"])[0].log_prob / math.log(10) for word in words[:2]}
     assert chosen == [max(totals, key=totals.__getitem__), "world"]

@@ -41,8 +41,8 @@ def test_every_hypothesis_has_its_own_score(bnce: Command, trained: Path, tmp_pa
     found = {row[head.index("hypothesis")]: float(row[head.index("ln_prob")]) for row in rows}
     assert len(rows) == len(texts)
     assert set(found) == set(texts)
-    for text, expected in zip(texts, model.score(texts, normalised=mode == "normalised"), strict=True):
-        assert found[text] == pytest.approx(expected.log10_prob * math.log(10), abs=1e-3)
+    for text, expected in zip(texts, model.score(texts, mode=mode), strict=True):
+        assert found[text] == pytest.approx(expected.log_prob, abs=1e-3)
     # Equal hypotheses have equal scores to the bit, so that none of them wins by chance.
     assert len({(row[-1], row[head.index("ln_prob")]) for row in rows}) == len(found)
 

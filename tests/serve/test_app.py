@@ -15,6 +15,7 @@ from small_corpus import VOCAB_SIZE, random_ids, small_run
 from starlette.testclient import TestClient
 
 from bnce import Model, Normaliser, load
+from bnce.scoring.results import LN_10
 
 from .conftest import MakeClient, make_model
 
@@ -37,16 +38,18 @@ def post(client: TestClient, path: str, body: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("mode", ["unnormalised", "normalised"])
 def test_scores_are_the_librarys(client: TestClient, model: Model, mode: str) -> None:
     answer = post(client, "/score", {"sentences": SENTENCES, "mode": mode})
-    expected = model.score(SENTENCES, normalised=mode == "normalised")
+    expected = model.score(SENTENCES, mode=mode)
     for number, (found, scored) in enumerate(zip(answer["sentences"], expected, strict=True)):
         assert found["text"] == number
         assert found["words"] == scored.words
         assert found["oov"] == scored.oov.tolist()
-        np.testing.assert_allclose(found["log10_probs"], scored.log10_probs, atol=1e-6)
-        assert found["log10_prob"] == pytest.approx(scored.log10_prob, abs=1e-5)
+        np.testing.assert_allclose(found["log10_probs"], scored.log_probs / LN_10, atol=1e-6)
+        assert found["log10_prob"] == pytest.approx(scored.log_prob / LN_10, abs=1e-5)
         assert "exact_log10_probs" not in found
     assert answer["totals"]["num_oov"] == 3
-    assert answer["totals"]["log10_prob"] == pytest.approx(sum(scored.log10_prob for scored in expected), abs=1e-5)
+    assert answer["totals"]["log10_prob"] == pytest.approx(
+        sum(scored.log_prob / LN_10 for scored in expected), abs=1e-5
+    )
     assert answer["log_z"] == (9.0 if mode == "unnormalised" else None)
 
 
@@ -54,10 +57,10 @@ def test_unknown_words_are_spelt_if_asked(make_client: MakeClient) -> None:
     model = make_model(spelt=["zebras"])
     client = make_client(model)
     spelt = post(client, "/score", {"sentences": SENTENCES, "spell": True, "exact": True})
-    for key, normalised in (("log10_prob", False), ("exact_log10_prob", True)):
-        expected = model.score(SENTENCES, normalised=normalised, spell=True)
+    for key, mode in (("log10_prob", "unnormalised"), ("exact_log10_prob", "normalised")):
+        expected = model.score(SENTENCES, mode=mode, spell=True)
         for found, scored in zip(spelt["sentences"], expected, strict=True):
-            assert found[key] == pytest.approx(scored.log10_prob, abs=1e-5)
+            assert found[key] == pytest.approx(scored.log_prob / LN_10, abs=1e-5)
     assert spelt["totals"]["num_oov"] == 0
     assert spelt["totals"]["bits_per_byte"] == pytest.approx(
         -spelt["totals"]["log10_prob"] / math.log10(2) / spelt["totals"]["num_bytes"]
@@ -68,20 +71,23 @@ def test_unknown_words_are_spelt_if_asked(make_client: MakeClient) -> None:
 
 def test_exact_values_beside_the_unnormalised(client: TestClient, model: Model) -> None:
     answer = post(client, "/score", {"sentences": SENTENCES, "exact": True})
-    plain, exact = (model.score(SENTENCES, normalised=normalised) for normalised in (False, True))
+    plain, exact = (model.score(SENTENCES, mode=mode) for mode in ("unnormalised", "normalised"))
     for found, one, other in zip(answer["sentences"], plain, exact, strict=True):
-        np.testing.assert_allclose(found["log10_probs"], one.log10_probs, atol=1e-6)
-        np.testing.assert_allclose(found["exact_log10_probs"], other.log10_probs, atol=1e-6)
+        np.testing.assert_allclose(found["log10_probs"], one.log_probs / LN_10, atol=1e-6)
+        np.testing.assert_allclose(found["exact_log10_probs"], other.log_probs / LN_10, atol=1e-6)
         # ln Z(context), computed by the network itself.
         scorer = model.scorer()
         states = [scorer.start()]
         for word in one.ids[:-1]:
             states += scorer.advance(states[-1:], [word])
-        log_z = [float(scorer.log_normaliser(state.states)[state.place]) for state in states]
+        log_z = [
+            float(found - exact)
+            for found, exact in zip(*(scorer.score(states, [0] * len(states), mode) for mode in MODES), strict=True)
+        ]
         np.testing.assert_allclose(found["log_z"], log_z, atol=1e-5)
     every = [value for found in answer["sentences"] for value in found["log_z"]]
     assert answer["log_z_mean"] == pytest.approx(sum(every) / len(every))
-    assert answer["exact_totals"]["log10_prob"] == pytest.approx(sum(s.log10_prob for s in exact), abs=1e-5)
+    assert answer["exact_totals"]["log10_prob"] == pytest.approx(sum(s.log_prob / LN_10 for s in exact), abs=1e-5)
 
 
 def test_texts_are_cut_into_sentences(client: TestClient) -> None:
@@ -104,7 +110,7 @@ def test_a_long_text_is_scored_like_a_short_one(client: TestClient, model: Model
     answer = post(client, "/score", {"sentences": texts})
     assert answer["totals"]["num_words"] == 12_000
     for found, scored in zip(answer["sentences"], model.score(texts), strict=True):
-        np.testing.assert_allclose(found["log10_probs"], scored.log10_probs, atol=1e-5)
+        np.testing.assert_allclose(found["log10_probs"], scored.log_probs / LN_10, atol=1e-5)
     hypotheses = [{"text": text} for text in texts]
     (utterance,) = post(client, "/rescore", {"utterances": [{"hypotheses": hypotheses}]})["utterances"]
     totals = [sentence["log10_prob"] * math.log(10) for sentence in answer["sentences"]]
@@ -124,7 +130,7 @@ def test_hypotheses_are_rescored(client: TestClient, model: Model, mode: str) ->
         assert found["id"] == given["id"]
         hypotheses: Any = given["hypotheses"]
         words = [hypothesis["text"].split() for hypothesis in hypotheses]
-        scored = model.score_words(words, normalised=mode == "normalised", share_prefixes=True)
+        scored = model.score_words(words, mode=mode, share=True)
         new = [found.log_probs.sum() for found in scored]
         totals = [
             0.7 * hypothesis.get("am", 0)
@@ -154,7 +160,7 @@ def test_totals_are_the_librarys_where_the_model_cuts_words_otherwise(make_clien
 
 @pytest.mark.parametrize("mode", ["unnormalised", "normalised", None])
 def test_next_words_are_the_librarys(client: TestClient, model: Model, mode: str | None) -> None:
-    expected = model.next_words("w3 Zebra", 4, normalised=mode == "normalised")
+    expected = model.next_words("w3 Zebra", 4, mode=mode)
     answer = post(client, "/next", {"prompt": "w3 Zebra", "k": 4, "mode": mode})
     assert (answer["mode"], answer["words"]) == (mode or "unnormalised", ["w3", "zebra"])
     assert [word["word"] for word in answer["next"]] == [word.word for word in expected]
@@ -213,7 +219,7 @@ def test_a_softmax_run_has_exact_values_alone(make_client: MakeClient) -> None:
         assert 'was trained with the softmax and has no constant Z: send "' in response.json()["detail"]
     answer = post(client, "/score", {"sentences": ["w3 w4"], "mode": "normalised", "exact": True})
     np.testing.assert_allclose(
-        answer["sentences"][0]["log10_probs"], model.score(["w3 w4"], normalised=True)[0].log10_probs, atol=1e-6
+        answer["sentences"][0]["log10_probs"], model.score(["w3 w4"], mode="normalised")[0].log_probs / LN_10, atol=1e-6
     )
     assert "log_z_mean" not in answer
 
@@ -240,7 +246,12 @@ def test_a_run_that_normalises_itself_answers_in_both_ways(make_client: MakeClie
         ("/score", ["w3"], 422, "the body: "),
         ("/rescore", {"utterances": [{"hypotheses": []}]}, 422, "utterances.0.hypotheses: List should have at least 1"),
         ("/rescore", {"utterances": [{"hypotheses": [{"text": "w3"}] * 2001}]}, 413, "at most 2000 items"),
-        ("/rescore", {"utterances": [{"hypotheses": [{"text": "", "am": 1e9}]}], "am_weight": 1e308}, 422, "is inf"),
+        (
+            "/rescore",
+            {"utterances": [{"hypotheses": [{"text": "", "am": 1e9}]}], "am_weight": 1e308},
+            422,
+            "not a finite number",
+        ),
         ("/rescore", {"utterances": [], "lm_weight": "loud"}, 422, "lm_weight: Input should be a valid number"),
         ("/next", {"k": 101}, 422, "k: Input should be less than or equal to 100"),
         ("/next", {"k": 0}, 422, "k: Input should be greater than or equal to 1"),
@@ -334,14 +345,14 @@ def test_a_mixture_is_served_as_a_run_is(make_client: MakeClient, tmp_path: Path
     sentences = ["w3 w4 zebra", "w5", ""]
     for mode in ("unnormalised", "normalised"):
         answer = client.post("/score", json={"sentences": sentences, "mode": mode}).json()
-        expected = mixture.score(sentences, normalised=mode == "normalised")
+        expected = mixture.score(sentences, mode=mode)
         for found, sentence in zip(answer["sentences"], expected, strict=True):
-            assert found["log10_probs"] == pytest.approx(sentence.log10_probs.tolist(), abs=1e-5)
+            assert found["log10_probs"] == pytest.approx((sentence.log_probs / LN_10).tolist(), abs=1e-5)
             assert found["oov"] == sentence.oov.tolist()
     both = client.post("/score", json={"sentences": sentences, "exact": True}).json()
     assert (both["log_z"], both["log_z_mean"]) == (None, None)
     assert "log_z" not in both["sentences"][0]
-    assert both["exact_totals"]["log10_prob"] == pytest.approx(sum(one.log10_prob for one in expected), abs=1e-4)
+    assert both["exact_totals"]["log10_prob"] == pytest.approx(sum(one.log_prob / LN_10 for one in expected), abs=1e-4)
     utterances = [{"id": "a", "hypotheses": [{"text": "w3 w4"}, {"text": "w9 w9 w9"}]}]
     (rescored,) = client.post("/rescore", json={"utterances": utterances}).json()["utterances"]
     assert rescored["best"] == mixture.rescore(["w3 w4", "w9 w9 w9"])[0].place

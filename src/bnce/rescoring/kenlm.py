@@ -109,7 +109,7 @@ class Model:
         else:
             (found,) = self.model.score_words([words], mode=self._steps.mode)
             scores = zip(
-                (found.log_probs / math.log(10)).tolist(), found.ngram_lengths, found.oov.tolist(), strict=True
+                (found.log_probs / math.log(10)).tolist(), found.ngram_lengths.tolist(), found.oov.tolist(), strict=True
             )
         for own in [*read, *([(END_WORD,)] if eos else [])]:
             log_probs, lengths, oov = zip(*itertools.islice(scores, len(own)), strict=True)
@@ -138,7 +138,11 @@ class Model:
         step = self._steps.step(in_state.own, word)
         history = (*in_state.history, *step.words)
         length = self._ngram_length(step, history) if step.words else 0
-        self._write(out_state, history, step.after)
+        after = step.after
+        if self._kenlm and history[-1:] == (END_WORD,):
+            after = type(after)()  # the model would begin a sentence here, and KenLM goes on
+            self._kenlm.BaseScore(step.last_state, END_WORD, after)
+        self._write(out_state, history, after)
         return FullScoreReturn(step.log_prob / math.log(10), length, step.num_oov > 0)
 
     def _ngram_length(self, step: Step, history: tuple[str, ...]) -> int:

@@ -44,6 +44,8 @@ class MixtureModel(Model):
         self._first = next((one for one in components if one.has_modes), components[0])
         self.has_modes = self._first.has_modes
         self.device = self._first.device
+        contexts = [one.max_context for one in components if one.max_context is not None]
+        self.max_context = max(contexts) if len(contexts) == len(components) else None
 
     @property
     def vocabulary(self) -> Vocabulary:

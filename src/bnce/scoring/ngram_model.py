@@ -39,6 +39,7 @@ class NgramModel(Model):
                 f"'{name}' does not say how its text was cut into words, so text is cut at blanks, and case is kept. "
                 "('bnce ngram' writes it into an ARPA file; let that file lie beside a KenLM binary of the same name.)"
             )
+        self.max_context = model.order - 1
         self._start = self._new_state()
         self.model.BeginSentenceWrite(self._start)
 

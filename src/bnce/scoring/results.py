@@ -67,6 +67,9 @@ class WordScores:
     def __len__(self) -> int:
         return len(self.num_words_S)
 
+    def __getitem__(self, number: int) -> SequenceScores:
+        return list(self)[number]
+
     def __iter__(self) -> Iterator[SequenceScores]:
         ends = np.cumsum(self.num_words_S).tolist()
         for begin, end in itertools.pairwise([0, *ends]):

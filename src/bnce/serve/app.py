@@ -5,7 +5,6 @@ Nothing here loads anything from outside.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
@@ -21,7 +20,7 @@ from starlette.exceptions import HTTPException
 from bnce import files
 from bnce.errors import UserError
 from bnce.scoring.model import Model
-from bnce.scoring.results import ScoredSentence, SequenceScores, Totals
+from bnce.scoring.results import LN_10, NextWord, ScoredSentence, SequenceScores, Totals
 from bnce.scoring.weights import NAMES, Weights, count_words
 from bnce.serve.batcher import Batcher, Kind, Question
 from bnce.serve.guard import Guard
@@ -102,7 +101,13 @@ def make_app(
         """Find the most likely words after a prompt."""
         mode, words = _choose_mode(model, asked.mode), model.words(asked.prompt)
         (found,) = await ask([Question(Kind("next", mode, num_next=asked.k), [words])])
-        return _json({"mode": mode, "words": words, "next": list(map(dataclasses.asdict, found))})
+        return _json(
+            {
+                "mode": mode,
+                "words": words,
+                "next": [_next(one) for one in found],
+            }
+        )
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
@@ -187,6 +192,10 @@ def _scored(
         answer["exact_totals"] = Totals.of(exact).to_dict()
         answer["log_z_mean"] = sum(values) / len(values) if values else None
     return answer
+
+
+def _next(found: NextWord) -> dict[str, Any]:
+    return {"word": found.word, "prob": found.prob, "log10_prob": found.log_prob / LN_10}
 
 
 def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[SequenceScores]) -> dict[str, Any]:
