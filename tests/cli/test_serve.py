@@ -77,7 +77,7 @@ class Asked:
 
     def _numbers_of_library(self, model: Model) -> list[float]:
         if self.kind == "next":
-            return [word.log_prob / LN_10 for word in model.next_words(self.texts[0], 5)]
+            return [word.log_prob / LN_10 for word in model.next_words(self.texts[0], 5, mode="normalised")]
         if self.kind == "rescore":
             words = [model.words(text) for text in self.texts]
             return [float(found.log_probs.sum()) for found in model.score_words(words, share=True)]

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 from bnce import Model, Normaliser, load
 from bnce.scoring.results import LN_10
+from tests.scoring.models import ONE
 
 from .conftest import MakeClient, make_model
 
@@ -360,3 +361,15 @@ def test_a_mixture_is_served_as_a_run_is(make_client: MakeClient, tmp_path: Path
     alone = make_client(ngram)
     assert alone.get("/health").json()["kind"] == "n-gram"
     assert alone.post("/score", json={"sentences": ["w3"]}).status_code == 200
+
+
+def test_a_new_kind_of_model_is_served(make_client: MakeClient) -> None:
+    """One that answers the three questions, as anybody may write it."""
+    client = make_client(ONE)
+    (sentence,) = client.post("/score", json={"sentences": ["a b zebra"]}).json()["sentences"]
+    np.testing.assert_allclose(10 ** np.array(sentence["log10_probs"]), [0.5, 0.125, 0.125, 0.25], rtol=1e-6)
+    assert sentence["oov"] == [False, False, True, False]
+    hypotheses = [{"text": "b"}, {"text": "a", "am": -0.1}]
+    answer = client.post("/rescore", json={"utterances": [{"hypotheses": hypotheses}]}).json()
+    assert answer["utterances"][0]["best"] == 1
+    assert [one["word"] for one in client.post("/next", json={"prompt": "a", "k": 2}).json()["next"]] == ["a", "</s>"]

@@ -106,10 +106,6 @@ class Cutter:
         self.normaliser, self.vocabulary = normaliser, vocabulary
         self.signs = TokenisedSigns(normaliser)
 
-    def words(self, text: str) -> list[str]:
-        """Cut a text into the words of one sentence, even if it has sentence marks: a hypothesis must stay whole."""
-        return list(itertools.chain.from_iterable(self.normaliser(text.replace("\n", " "))))
-
     def cut(self, texts: Sequence[str], sentences: Sentences = "one", keep_empty: bool = False) -> Tokens:
         """Cut texts: each is "one" sentence, or is "split" into sentences as the training text was.
 

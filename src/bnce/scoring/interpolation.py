@@ -138,21 +138,21 @@ def evaluate_any(
         progress(num_tokens)
     if not num_tokens:
         raise UserError("The text has no sentence to evaluate: give a text with words.")
-    ppl = {f"ppl_{name}": perplexity(total[name], num_tokens) if name in modes else None for name in "nf"}
+    # There is no one constant, and no one normaliser.
+    figures: dict[str, Any] = dict.fromkeys(
+        ("ppl_n", "ppl_n_no_unk", "log10_prob_n", "log_z", "log_z_mean", "log_z_std")
+    )
+    for name in modes:
+        figures[f"ppl_{name}"] = perplexity(total[name], num_tokens)
+        figures[f"ppl_{name}_no_unk"] = perplexity(total_no_oov[name], num_tokens - num_oov)
+        figures[f"log10_prob_{name}"] = total[name] / math.log(10)
     return {
-        **ppl,
-        **{
-            f"ppl_{name}_no_unk": perplexity(total_no_oov[name], num_tokens - num_oov) if name in modes else None
-            for name in "nf"
-        },
-        # There is no one constant, and no one normaliser.
-        **dict.fromkeys(("log_z", "log_z_mean", "log_z_std")),
-        **{f"log10_prob_{name}": total[name] / math.log(10) if name in modes else None for name in "nf"},
+        **figures,
         "num_tokens": num_tokens,
         "num_oov": num_oov,
         "num_sentences": num_sentences,
         "context": "sentence",
-        "by_sentence": ppl,  # where a run has them
+        "by_sentence": {name: figures[name] for name in ("ppl_n", "ppl_f")},  # where a run has them
         "vocabularies_differ": vocabularies_differ,
         "components": [
             {"path": part.name, "weight": weight, "ppl_f": perplexity(own, num_tokens)}

@@ -148,7 +148,7 @@ class Model(ABC):
         """Cut a text into the words of one sentence, even if it has sentence marks: a hypothesis must stay whole."""
         if not isinstance(text, str):
             raise UserError(f"A text is {text!r:.60}: give a string.")
-        return self.cutter().words(text)
+        return [word for sentence in self.normaliser(text.replace("\n", " ")) for word in sentence]
 
     def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
         """Give the ids of a sentence's words, with `</s>` at the end."""
