@@ -95,7 +95,7 @@ def test_what_is_refused(
 
 def test_a_parquet_table_cannot_be_printed(refused: Refused, trained: Path) -> None:
     told = refused("surprisal", trained, "words.parquet", "--out", "-")
-    assert "'words.parquet' is a table in parquet format, which cannot be printed: give --out FILE.parquet." in told
+    assert "'words.parquet' is a parquet table, which cannot be printed: give --out FILE.parquet." in told
 
 
 def test_a_table_on_standard_output(

@@ -52,7 +52,7 @@ def open_model(path: Path, device: str) -> Model:
     from bnce.scoring.loading import load
 
     model = load(path, device)
-    if "torch" in sys.modules:  # it computes a part of the model
+    if sys.modules.get("torch") is not None:  # it computes a part of the model
         from bnce.machine.threads import use_threads
 
         use_threads()

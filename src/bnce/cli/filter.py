@@ -106,19 +106,13 @@ def filter(
     begin = time.perf_counter()
     with progress_bar() as bar:
         task = bar.add_task("filtering", total=None)
-        job = Job(
-            sources,
-            out or Path(),
-            DocumentScorer(run, mode=cast("Mode | None", mode), precision=precision, device=device),
-            field,
-            limits,
-            rest,
-            scores_only,
-            errors == "skip",
-            _share(shard),
-            lambda done, total: bar.update(task, completed=done, total=total or None),
-            bar.tell,
-        )
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total or None)
+
+        scorer = DocumentScorer(run, mode=cast("Mode | None", mode), precision=precision, device=device)
+        chosen = (field, limits, rest, scores_only, errors == "skip", _share(shard))
+        job = Job(sources, out or Path(), scorer, *chosen, show, bar.tell)
         found = look(job) if dry_run else run_job(job)
     seconds, num_words = time.perf_counter() - begin, found.pop("num_new_words", 0)
     if as_json:

@@ -10,15 +10,7 @@ import typer
 
 from bnce import files
 from bnce.cli.console import JsonOption, open_model, print_json, stderr
-from bnce.cli.options import (
-    MAY_EXCEED,
-    DeviceOption,
-    ModelArgument,
-    ModeOption,
-    flag,
-    goes_to_stdout,
-    option,
-)
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, ModeOption, flag, goes_to_stdout, option
 from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
@@ -110,9 +102,7 @@ def surprisal(
 
     if goes_to_stdout(out, as_json):
         if (found := find_format(table)) in COLUMNAR:
-            raise UserError(
-                f"'{table}' is a table in {found} format, which cannot be printed: give --out FILE.{found}."
-            )
+            raise UserError(f"'{table}' is a {found} table, which cannot be printed: give --out FILE.{found}.")
         out = Path("/dev/stdout")
     files.refuse_overwriting([out], [table, *model_files(run)])
     options = Options(word, tuple(text or ()), sentence, glued, cast("Mode | None", mode), spell, entropy, prefix)

@@ -59,6 +59,8 @@ class DocumentScorer:
     used if the model has one.
     """
 
+    is_for_much = False  # whether the model may take longer to open
+
     def __init__(
         self, model: str | Path, *, mode: Mode | None = None, precision: str = "float32", device: str = "auto"
     ) -> None:
@@ -84,7 +86,9 @@ class DocumentScorer:
     @functools.cached_property
     def model(self) -> Model:
         """The model, which is opened once."""
-        return load(self.path, self.device) if self.path.is_file() else load_run(self.path, self.device, self.precision)
+        if self.path.is_file():
+            return load(self.path, self.device)
+        return load_run(self.path, self.device, self.precision, is_for_much=self.is_for_much)
 
     @functools.cached_property
     def _cutter(self) -> Cutter:

@@ -157,6 +157,7 @@ def run(job: Job) -> dict[str, Any]:
         job.progress(num_bytes, num_all_bytes)
 
     if todo:
+        job.scorer.is_for_much = True
         mode, check = job.scorer.model.choose_mode(job.scorer.mode), _check_precision(job, todo)
         for shard in todo:
             tally.add(_filter(job, shard, settings, advance))

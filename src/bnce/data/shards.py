@@ -42,7 +42,7 @@ from bnce.text.sources import (
 from bnce.text.unpack import PACKERS, open_packed
 
 # Fewer documents side by side take longer: at the end of a block only the longest are left.
-BLOCK_DOCUMENTS, BLOCK_BYTES = 2**12, 2**25
+BLOCK_DOCUMENTS, BLOCK_BYTES = 2**12, 2**23
 GROUP_ROWS, GROUP_BYTES = 2**17, 2**25  # of a row group of Parquet, which readers take whole
 NUMBER = "record"  # where scores are alone: the number of a record in its shard, from 1
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -72,10 +72,11 @@ def _may_have_gpu() -> bool:
     return sys.platform != "linux" or any(Path("/dev").glob("nvidia*")) or Path("/dev/dxg").exists()
 
 
-def open_network(run: Run, device: str = "cpu", precision: str = "float32") -> Network:
+def open_network(run: Run, device: str = "cpu", precision: str = "float32", *, is_for_much: bool = False) -> Network:
     """Open what computes a run's best model so far: NumPy on a CPU, and PyTorch on a GPU or where NumPy cannot.
 
-    The device is auto, cpu, cuda or cuda:N. Without PyTorch auto is the CPU.
+    The device is auto, cpu, cuda or cuda:N. Without PyTorch auto is the CPU. For much text PyTorch, where it is
+    installed, computes an LSTM on a CPU, too: it takes longer to start, and then two thirds of the time.
     """
     from bnce.engine.numpy_network import NumpyNetwork, can_compute
 
@@ -88,7 +89,8 @@ def open_network(run: Run, device: str = "cpu", precision: str = "float32") -> N
         device = str(choose_device(device))
     network: Network
     model, loss = run.config.model, run.config.loss
-    if device == "cpu" and precision == "float32" and can_compute(model, loss):
+    prefers_torch = is_for_much and has_torch and "lstm" in model.name
+    if device == "cpu" and precision == "float32" and can_compute(model, loss) and not prefers_torch:
         path = _model_path(run)
         metadata = _check_owner(run, read_metadata(path))
         try:

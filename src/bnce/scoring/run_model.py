@@ -196,8 +196,11 @@ class RunModel(Model):
         return generate(self.network, self.vocabulary.encode(words).tolist(), num_texts, max_words, sampling, seed)
 
 
-def load_run(path: str | Path, device: str = "cpu", precision: str = "float32") -> RunModel:
-    """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N."""
+def load_run(
+    path: str | Path, device: str = "cpu", precision: str = "float32", *, is_for_much: bool = False
+) -> RunModel:
+    """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N: see `open_network`."""
     run = Run.open(Path(path))
-    network, spelling = open_network(run, device, precision), SpellingModel.of_run(run.path)
+    network = open_network(run, device, precision, is_for_much=is_for_much)
+    spelling = SpellingModel.of_run(run.path)
     return RunModel(network, run.vocabulary, run.normaliser, str(path), spelling, run.target_counts)
