@@ -99,6 +99,11 @@ def one_string(text: str) -> UserError:
     return UserError(f"The words are one string, {shown(text)}: give a list of words, such as model.words('a text').")
 
 
+def _is_changed(text: str, words: list[str]) -> bool:
+    """Say whether words are not those between the blanks of a text; mostly the text tells at once."""
+    return " ".join(words) != text and words != text.split()
+
+
 class Cutter:
     """Cuts texts into words by one rule; `signs` notices text that was tokenised before."""
 
@@ -117,20 +122,19 @@ class Cutter:
         num_changed = num_several = 0
         normaliser, look = self.normaliser, self.signs.look
         for text in texts:
-            given = text.split()
-            look(text, len(given))
+            look(text)
             if sentences == "one":
                 found = normaliser(text.replace("\n", " ") if "\n" in text else text)
                 num_several += len(found) > 1
                 words = found[0] if len(found) == 1 else list(itertools.chain.from_iterable(found))
-                num_changed += words != given
+                num_changed += _is_changed(text, words)
                 flat += words
                 flat.append(END_WORD)
                 lengths.append(len(words) + 1)
                 num_sequences.append(1)
                 continue
             found = [words for line in text.split("\n") for words in normaliser(line)]
-            num_changed += list(itertools.chain.from_iterable(found)) != given
+            num_changed += _is_changed(text, list(itertools.chain.from_iterable(found)))
             for words in found or ([[]] if keep_empty else []):
                 flat += words
                 flat.append(END_WORD)
