@@ -176,7 +176,7 @@ class RunModel(Model):
 
     def scorer(self) -> Scorer:
         """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
-        return Scorer(self.network)
+        return self._scorer
 
     def _likeliest(self, states: Sequence[State], k: int, mode: Mode) -> list[list[NextWord]]:
         """Find the most likely words in one pass for all states."""
