@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bnce import Sampling
 from bnce.engine.sampling import generate
+from bnce.engine.torch_network import TorchNetwork
 from bnce.export.modeling_bnce import BnceConfig, BnceForCausalLM
 from bnce.language_model import LanguageModel
 
@@ -154,7 +155,7 @@ def test_greedy_text_is_ours_and_a_word_costs_one_step(pair: Pair, monkeypatch: 
     assert read == [2, 4, 6] + [1] * (len(read) - 3), "texts of one length together, then a word at a time"
     for row, length in enumerate(lengths):
         prompt = prompts[row, 1:length].tolist()
-        (expected,) = generate(ours, prompt, 1, 10, Sampling(temperature=0), seed=1)
+        (expected,) = generate(TorchNetwork(ours), prompt, 1, 10, Sampling(temperature=0), seed=1)
         assert made[row, 6 : 6 + len(expected)].tolist() == expected
         assert set(made[row, 6 + len(expected) :].tolist()) <= {END}
 
