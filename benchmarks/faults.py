@@ -56,7 +56,7 @@ from provenance import commit  # noqa: E402
 
 SHARES = {"corpus": 0.2, "run": 0.25, "input": 0.2, "options": 0.2, "server": 0.15}
 KILLS = {"kill train": 0.5, "kill experiment": 0.25, "kill prepare": 0.25}
-STOPS = {"signal prepare": 0.4, "signal filter": 0.2, "worker prepare": 0.2, "worker filter": 0.2}
+STOPS = {"signal prepare": 0.4, "signal filter": 0.3, "worker prepare": 0.3}
 KINDS = [*SHARES, *KILLS, *STOPS]
 NUM_NAMED = 8
 OPTIONS = "options of "
@@ -80,7 +80,7 @@ def import_everything() -> None:
             # Transformers takes seconds to import, and only an export to it does.
             if "kernels" not in module.name and not module.name.endswith(("__main__", "modeling_bnce")):
                 importlib.import_module(module.name)
-        for name in ("jiwer", "kenlm", "pyarrow.parquet", "pyarrow.json", "torch.utils.tensorboard", "uvicorn"):
+        for name in ("rapidfuzz", "kenlm", "pyarrow.parquet", "pyarrow.json", "torch.utils.tensorboard", "uvicorn"):
             importlib.import_module(name)
     gc.collect()
     gc.freeze()

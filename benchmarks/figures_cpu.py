@@ -118,7 +118,7 @@ def onnx_milliseconds() -> Figures:
     model = make_model(ONNX_SIZES)
     generator = torch.Generator().manual_seed(1)
     with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
-        write_graphs(model, Path(scratch), model.state_dict())
+        write_graphs(model, Path(scratch))
         few, many = torch.randn(*WORDS_SHAPE, 600, generator=generator), torch.randn(*ALL_WORDS_SHAPE, 600)
         words = torch.randint(VOCAB_SIZE, (*WORDS_SHAPE, 1), generator=generator)
         ways = {"words": {"hidden": few, "words": words}, "all_words": {"hidden": many}}

@@ -8,7 +8,7 @@
     python benchmarks/filter.py kills WORK --kills 20
 
 `make` prepares the corpus (V = 80,000), estimates a 5-gram of the same text and writes shards of its documents. `train`
-makes runs. `speed` is of shards as .jsonl.zst in and Parquet out, and of the model alone on documents that are cut;
+makes runs. `speed` is of shards as .jsonl.zst in and out, and of the model alone on documents that are cut;
 without a trained run it takes one of random weights, which is as fast. `cpu` compares runs and KenLM on the same shard.
 `judge` writes its passages and every model's perplexities to WORK/judged and compares them once those of the n-gram
 model are there, so that each can be made where its model is: `make --order 0` leaves the n-gram model out.
@@ -18,7 +18,6 @@ Every result is one line of WORK/results.jsonl, with conditions.
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import json
 import os
@@ -41,13 +40,10 @@ import torch
 
 import bnce
 from bnce.corpus.store import Corpus
-from bnce.filtering.choice import Choice
-from bnce.filtering.engine import Scoring, open_engine
-from bnce.filtering.filter import Job, run
-from bnce.filtering.shard_work import Plan
-from bnce.filtering.writing import Form
+from bnce.data.document_scorer import DocumentScorer
+from bnce.data.filter import Job, run
 from bnce.language_model import LanguageModel
-from bnce.machine.devices import describe_device, synchronize
+from bnce.machine.devices import describe_device
 from bnce.machine.threads import num_cores
 from bnce.noise import unigram
 from bnce.recipes import load_recipe
@@ -158,42 +154,35 @@ def find_run(work: Path, model: str) -> Path:
 
 def speed(work: Path, options: argparse.Namespace) -> None:
     """Time shards in and out, and the model alone."""
-    # Each worker would import this file again, and PyTorch with it, for seconds that those of the command do not take.
-    globals().pop("__file__", None)
     path = find_run(work, options.model)
     shards = write_shards(work, "train", options.words, options.shard_words)
     warm = write_shards(work, "valid", options.words // 50, options.shard_words)
-    scoring = Scoring(str(path), precision=options.precision, device=options.device)
-    engine = open_engine(scoring)
-    device = torch.device(engine.device)
+    scorer = DocumentScorer(path, precision=options.precision, device=options.device)
+    device = torch.device(scorer.model.device)
     conditions = {"model": path.name, "device": describe_device(device), "precision": options.precision}
     for sources, is_timed in ((warm, False), (shards, True)):
         out = work / "out"
         shutil.rmtree(out, ignore_errors=True)
-        job = Job([str(sources)], scoring, Plan(out, Form(to="parquet"), Choice()), num_workers=options.workers)
         begin = time.perf_counter()
-        found = run(job).to_dict()
+        found = run(Job([str(sources)], out, scorer))
         seconds = time.perf_counter() - begin
         if is_timed:
             words = {name: found[name] for name in ("num_words", "num_tokens", "num_documents", "num_shards")}
             speeds = {"words_per_second": found["num_words"] / seconds, "perplexity": found["perplexity"]}
-            check = {"precision_check": found.get("precision_check")}
+            check = {"precision_check": found["precision_check"]}
             tell(work, "end to end", **conditions, **words, seconds=seconds, **speeds, **check)
-    assert engine.streams is not None
-    texts = list(itertools.islice(documents(work, "train"), options.alone_documents))
-    words_N, _, _, _, ids, length_N = engine.cut.cut(texts)
-    assert ids is not None
-    cut = [part for part in np.split(ids, np.cumsum(length_N)[:-1]) if len(part)]
+    text = scorer.cut(itertools.islice(documents(work, "train"), options.alone_documents))
     times = []
     for _ in range(1 + ROUNDS):
-        synchronize(device)
         begin = time.perf_counter()
-        engine.streams.score(functools.partial(next, iter(enumerate(cut)), None), lambda *_: None)
-        synchronize(device)
+        scores = scorer.score(text)
         times.append(time.perf_counter() - begin)
-    seconds, num_words, num_tokens = statistics.median(times[1:]), int(words_N.sum()), int(length_N.sum())
+    seconds, num_words, num_tokens = (
+        statistics.median(times[1:]),
+        *map(int, (scores.num_words_N.sum(), len(text.words))),
+    )
     rates = {"words_per_second": num_words / seconds, "tokens_per_second": num_tokens / seconds}
-    tell(work, "model alone", **conditions, streams=engine.streams.num_streams, num_words=num_words, **rates)
+    tell(work, "model alone", **conditions, num_words=num_words, **rates)
 
 
 def cpu(work: Path, options: argparse.Namespace) -> None:
@@ -279,7 +268,7 @@ def kills(work: Path, options: argparse.Namespace) -> None:
     """Kill the command again and again in mid-shard, and compare what it ends with to an unbroken run."""
     path = find_run(work, options.model)
     shards = write_shards(work, "test", options.words, options.words // 6)
-    arguments = ["filter", str(path), str(shards), "--device", "cpu", "--buckets", "30,60", "--sample", "200"]
+    arguments = ["filter", str(path), str(shards), "--device", "cpu", "--max-perplexity", "150,300"]
     whole, broken = work / "whole", work / "broken"
     for out in (whole, broken):
         shutil.rmtree(out, ignore_errors=True)
@@ -332,7 +321,6 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=1_000_000)
     parser.add_argument("--shard-words", type=int, default=SHARD_WORDS)
     parser.add_argument("--alone-documents", type=int, default=100_000)
-    parser.add_argument("--workers", type=int)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--binary", type=Path, help="the n-gram model as a KenLM binary")
     parser.add_argument("--passages", type=int, default=600)

@@ -29,7 +29,7 @@ from nbest_lists import NUM_HYPOTHESES, Confusions, make_list, write_lists
 from bnce.corpus.store import Corpus
 from bnce.ngrams.arpa import write_arpa
 from bnce.ngrams.kneser_ney import estimate
-from bnce.scoring.ngram import open_ngram
+from bnce.scoring.ngram_model import open_ngram
 from bnce.text.normalise import Normaliser
 from bnce.text.sources import read_lines
 
@@ -90,7 +90,7 @@ def make_files(options: argparse.Namespace) -> None:
             raise SystemExit(f"{more.directory} has other words: prepare it with --vocab {options.corpus}/vocab.txt")
         parts.append(("more", 3, np.asarray(more.split("train"), dtype=np.int64)))
     for name, order, part in parts:
-        write_arpa(work / f"{name}.arpa", vocabulary.words, estimate(part, len(vocabulary), order))
+        write_arpa(work / f"{name}.arpa", vocabulary.words, estimate(part, len(vocabulary), [0] * order))
     valid, test = (read_sentences(path, corpus.normaliser) for path in (options.valid, options.test))
     for name, sentences in (("valid", valid), ("test", test)):
         text = "".join(" ".join(words) + "\n" for words in sentences[:NUM_TEXT_SENTENCES])

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
-from bnce.scoring.ngram import NgramModel
+from bnce.scoring.ngram_model import NgramModel
 
 NUM_HYPOTHESES = 50
 NUM_CHEAPEST = 400

@@ -228,8 +228,8 @@ def write_scores(work: Work, name: str, path: Path) -> None:
         nbest = read_list(work.given.lists, set_name, half, part, work.limit)
         place = place_of(set_name, half, part, UNNORMALISED)
         by_word[place], found[place] = score_by_word(model, nbest)
-        if model.has_constant:
-            exact = score_nbest(model, nbest, normalised=True)
+        if model.has_modes:
+            exact, _ = score_nbest(model, nbest, mode="normalised")
             found[place_of(set_name, half, part, EXACT)] = np.stack([exact.lm_N, exact.num_oov_N])
     write_words(work.directory / "words" / f"{name}.npz", by_word)
     with open(out.with_suffix(".part"), "wb") as file:

@@ -16,9 +16,9 @@ import numpy as np
 from recogniser_rows import HALVES, PARTS, SHARES, UNNORMALISED, judge_list, place_of, read_list
 from recogniser_words import mix_words
 
-from bnce.rescoring.choice import complete
-from bnce.rescoring.comparison import compare
-from bnce.rescoring.rescore import put_together
+from bnce.rescoring.error_rates import compare
+from bnce.rescoring.rescore import Scores
+from bnce.rescoring.score_names import complete_weights
 from bnce.rescoring.tuning import tune
 
 SET = "espnet-eb100"
@@ -46,9 +46,9 @@ def rates(given: argparse.Namespace, part: str, how: str, other: str, share: flo
             total_N = mix_words(share, *files, place_of(SET, half, part, UNNORMALISED))
         else:
             total_N = mixed(how, share, first_N, other_N) if share else first_N
-        scores = put_together(nbest, total_N.tolist(), oov_N.astype(int).tolist())
+        scores = Scores(nbest, total_N, oov_N)
         if not found:
-            weights = tune(scores, judge.num_errors_N, complete(None, {}, nbest, tunes=True))
+            weights = tune(scores, judge.num_errors_N, complete_weights(None, {}, nbest, tunes=True))
         found.append(100 * compare(judge, scores.best(weights)).to_dict()["after"]["wer"])
     return found
 

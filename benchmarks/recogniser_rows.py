@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from recogniser_words import mix_words
 
-from bnce.rescoring.choice import complete
-from bnce.rescoring.comparison import NUM_DRAWS, SEED, compare
-from bnce.rescoring.nbest import NBest, read_nbest
-from bnce.rescoring.rescore import Judge, Scores, put_together
+from bnce.rescoring.error_rates import NUM_DRAWS, SEED, Judge, compare
+from bnce.rescoring.nbest import NBest
+from bnce.rescoring.nbest_formats import read_nbest
+from bnce.rescoring.rescore import Scores
+from bnce.rescoring.score_names import complete_weights
 from bnce.rescoring.tuning import tune
 
 PARTS = ("other", "clean")
@@ -43,7 +44,8 @@ Row = dict[str, Any]
 @functools.cache
 def read_list(lists: Path, name: str, half: str, part: str, limit: int) -> NBest:
     """Read one list; of the first utterances alone where a limit is given."""
-    nbest = read_nbest(lists / name / f"{half}-{part}.jsonl.xz")
+    # All kept results were made with the number of tokens as one of the scores.
+    nbest = read_nbest(lists / name / f"{half}-{part}.jsonl.xz", fields=("ntok",))
     utterances = nbest.utterances[: limit or None]
     if SETS[name]:
         return replace(nbest, utterances=utterances)
@@ -73,7 +75,7 @@ def scores_of(row: Row, half: str, work: Path, lists: Path, limit: int, share: f
     if share:
         first, second = (work / "words" / f"{row[key]}.npz" for key in ("model", "ngram"))
         log_prob_N = mix_words(share, first, second, place)
-    return put_together(nbest, log_prob_N.tolist(), num_oov_N.astype(int).tolist())
+    return Scores(nbest, log_prob_N, num_oov_N)
 
 
 def work_out(row: Row, work: Path, lists: Path, limit: int) -> Row:
@@ -82,7 +84,7 @@ def work_out(row: Row, work: Path, lists: Path, limit: int) -> Row:
     tried = []
     for share in SHARES if row["ngram"] else (0.0,):
         dev = scores_of(row, "dev", work, lists, limit, share)
-        weights = tune(dev, dev_judge.num_errors_N, complete(None, {}, dev.nbest, tunes=True))
+        weights = tune(dev, dev_judge.num_errors_N, complete_weights(None, {}, dev.nbest, tunes=True))
         tried.append((compare(dev_judge, dev.best(weights)).to_dict()["after"]["wer"], share, weights))
     dev_wer, share, weights = min(tried, key=lambda found: found[:2])
     best_U = scores_of(row, "test", work, lists, limit, share).best(weights)

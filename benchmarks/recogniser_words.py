@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bnce.rescoring.nbest import NBest
 from bnce.rescoring.rescore import in_blocks
 from bnce.scoring.model import Model
-from bnce.scoring.scored import Floats
+from bnce.scoring.results import Floats
 
 PER_NAT = 1000
 MOST = np.iinfo(np.uint16).max
@@ -28,7 +28,7 @@ def score_by_word(model: Model, nbest: NBest) -> tuple[list[Floats], Floats]:
     by_word, totals = [], []
     for texts in in_blocks(lists):
         words = [model.words(text) for text in texts]
-        for scores in model.score_words(words, normalised=False, share_prefixes=True):
+        for scores in model.score_words(words, mode="unnormalised", share=True):
             by_word.append(scores.log_probs)
             totals.append((scores.log_probs.sum(), scores.oov.sum()))
     return by_word, np.array(totals, dtype=np.float64).T

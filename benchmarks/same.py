@@ -716,7 +716,7 @@ def import_everything() -> None:
     for module in pkgutil.walk_packages(bnce.__path__, "bnce."):
         if "kernels" not in module.name and not module.name.endswith(("__main__", "modeling_bnce")):
             importlib.import_module(module.name)
-    for name in ("jiwer", "kenlm", "pyarrow.parquet", "pyarrow.json", "pyarrow.csv", "torch.utils.tensorboard"):
+    for name in ("rapidfuzz", "kenlm", "pyarrow.parquet", "pyarrow.json", "pyarrow.csv", "torch.utils.tensorboard"):
         with suppress(ImportError):
             importlib.import_module(name)
 

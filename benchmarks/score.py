@@ -29,13 +29,13 @@ import numpy as np
 import torch
 
 from bnce.corpus.vocabulary import END
+from bnce.engine.network import Query
+from bnce.engine.packer import Passage, score, score_rows
+from bnce.engine.torch_network import TorchNetwork
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import describe_device
 from bnce.noise import unigram
 from bnce.registry import BatchNce, ReluLstm
-from bnce.scoring.batches import SentenceScorer
-from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.scorer import Scorer
 
 VOCAB_SIZE = 800_000
 SIZES = {
@@ -168,12 +168,12 @@ def score_both(recipe: str, num_rounds: int, num_sentences: int) -> list[str]:
     generator = np.random.default_rng(1)
     # The exact scorer is given enough to fill its blocks of 512 positions, and no more: it takes seconds.
     few, many = draw_sentences(generator, num_sentences), draw_sentences(generator, 50 * num_sentences)
-    fast, exact = SentenceScorer(model), SentenceScorer(model, normalised=True)
-    fast.score(few)
+    network = TorchNetwork(model)
+    score(network, few)
     speeds = measure(
         [
-            Way("unnormalised", lambda: fast.score(many), len(many)),
-            Way("exact", lambda: exact.score(few), len(few)),
+            Way("unnormalised", lambda: score(network, many), len(many)),
+            Way("exact", lambda: score(network, few, Query(log_z=True)), len(few)),
         ],
         num_rounds,
     )
@@ -189,17 +189,21 @@ def score_lists(recipe: str, num_rounds: int, num_lists: int) -> list[str]:
     generator = np.random.default_rng(2)
     lists = [draw_nbest(generator) for _ in range(num_lists)]
     hypotheses = [hypothesis for one in lists for hypothesis in one]
-    scorer, apart = Scorer(model), SentenceScorer(model)
-    apart._tree = None  # or it would read equal beginnings once, too
-    difference = max(
-        float(np.abs(one - other).max())
-        for one, other in zip(score_prefixes(scorer, hypotheses), apart.score(hypotheses), strict=True)
-    )
+    network = TorchNetwork(model)
+
+    def apart() -> list[np.ndarray]:
+        longest_first = sorted(range(len(hypotheses)), key=lambda number: -len(hypotheses[number]))
+        passages = (Passage(hypotheses[number]) for number in longest_first)
+        found = {longest_first[one.number]: one.values.score_N for one in score_rows(network, passages, refill=False)}
+        return [found[number] for number in range(len(hypotheses))]
+
+    shared_N = score(network, hypotheses, share=True).score_N
+    difference = float(np.abs(shared_N - np.concatenate(apart())).max())
     assert difference < 1e-3, f"the two ways differ by {difference}"
     speeds = measure(
         [
-            Way("shared", lambda: score_prefixes(scorer, hypotheses), len(hypotheses)),
-            Way("apart", lambda: apart.score(hypotheses), len(hypotheses)),
+            Way("shared", lambda: score(network, hypotheses, share=True), len(hypotheses)),
+            Way("apart", apart, len(hypotheses)),
         ],
         num_rounds,
     )

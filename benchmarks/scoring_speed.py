@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END
+from bnce.engine.network import Query
+from bnce.engine.packer import score
+from bnce.engine.torch_network import TorchNetwork
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import synchronize
 from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model
-from bnce.scoring.batches import SentenceScorer
 
 MAX_SENTENCES = {"cpu": 128, "cuda": 4096}  # scored side by side
 SECONDS = 1.0  # that are measured
@@ -50,16 +52,16 @@ def measure_scoring(path: Path, corpus: Corpus, device: torch.device) -> dict[st
 
 
 def _time(model: LanguageModel, sentences: list[NDArray[np.int64]], device: torch.device, normalised: bool) -> float:
-    scorer = SentenceScorer(model, normalised=normalised)
+    network, query = TorchNetwork(model), Query(log_z=normalised)
     num_at_once, place, num_words, begin = 8, 0, 0, time.perf_counter()
-    scorer.score(sentences[:2])
+    score(network, sentences[:2], query)
     synchronize(device)
     begin = time.perf_counter()
     while time.perf_counter() - begin < SECONDS:
         if place + num_at_once > len(sentences):
             place = 0
         batch, batch_begin = sentences[place : place + num_at_once], time.perf_counter()
-        scorer.score(batch)
+        score(network, batch, query)
         place += num_at_once
         num_words += sum(map(len, batch))
         if time.perf_counter() - batch_begin < SHORT_SECONDS and num_at_once < MAX_SENTENCES[device.type]:

@@ -14,14 +14,13 @@ from safetensors.torch import load_file
 
 from bnce import Corpus, Model, Normaliser, load, noise
 from bnce.corpus.manifest import SplitStatistics, count_lengths
+from bnce.corpus.spelling import SPELLING_FILE, SpellingModel
 from bnce.corpus.store import VOCABULARY_FILE, IdsFile, ids_dtype, write_description
 from bnce.corpus.vocabulary import Vocabulary
-from bnce.filtering.streams import StreamScorer
 from bnce.language_model import LanguageModel
 from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model, save_weights
 from bnce.settings import RunConfig, TrainingConfig
-from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
 VOCAB_SIZE = 30
 # What every vocabulary begins with.
@@ -176,10 +175,3 @@ class Watcher:
 
     def noticed(self, sentence: str) -> None:
         self.sentences.append(sentence)
-
-
-def score_all(scorer: StreamScorer, documents: list[np.ndarray]) -> np.ndarray:
-    """Give the sums of a list of documents."""
-    found, given = np.zeros(len(documents)), iter(enumerate(documents))
-    scorer.score(lambda: next(given, None), found.__setitem__)
-    return found

@@ -160,7 +160,7 @@ def test_lists_of_other_recognisers_become_json_lines(
     printed = capsys.readouterr().out
     assert [json.loads(line) for line in printed.splitlines()] == expected
     (tmp_path / "lists.jsonl").write_text(printed, encoding="utf-8")
-    found = bnce("rescore", trained, tmp_path / "lists.jsonl", "--json").json
+    found = bnce("rescore", trained, tmp_path / "lists.jsonl", "--weight", "lm_weight=0", "--json").json
     assert (found["num_utterances"], found["num_hypotheses"]) == (2, sum(len(one["hyps"]) for one in expected))
 
 

@@ -52,7 +52,7 @@ BASES: dict[str, dict[str, Any]] = {
     "info": {"subject": "ltcb"},
     "score": {"run": "run", "text": "text.txt"},
     "surprisal": {"run": "run", "table": "text.txt", "out": "words.tsv"},
-    "filter": {"run": "small.arpa", "sources": ["records.jsonl"], "out": "out", "workers": "1"},
+    "filter": {"run": "small.arpa", "sources": ["records.jsonl"], "out": "out"},
     "calibrate": {"run": "run", "text": ["text.txt"], "out": "out"},
     "rescore": {"run": "run", "nbest": "nbest.tsv"},
     "ngram": {"sources": ["text.txt"], "out": "made.arpa"},

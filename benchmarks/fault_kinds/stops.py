@@ -31,7 +31,7 @@ _DOCUMENT_BYTES = 8_000_000
 _WORKER = b"multiprocessing.spawn"
 _DIED = "worker process died"
 
-KINDS = ("signal prepare", "signal filter", "worker prepare", "worker filter")
+KINDS = ("signal prepare", "signal filter", "worker prepare")
 COLUMNS = "| command | what happened to it | after (s) | seconds to the end | status |\n|---|---|---:|---:|---:|"
 
 
@@ -110,10 +110,10 @@ def run(bed: Bed, kind: str, chance: Random) -> Verdict:
 def _started(kind: str, bed: Bed) -> Iterator[subprocess.Popen[bytes]]:
     """Start a command as a terminal does; whatever it leaves running is ended."""
     arguments = {
-        "prepare": ("prepare", str(bed.text)),
+        "prepare": ("prepare", str(bed.text), "--workers", "2"),
         "filter": ("filter", str(bed.path / "small.arpa"), str(bed.path / "large.jsonl")),
     }[kind.split()[1]]
-    command = [sys.executable, "-m", "bnce", *arguments, "--out", "out", "--workers", "2"]
+    command = [sys.executable, "-m", "bnce", *arguments, "--out", "out"]
     Path("temporary").mkdir()
     # A process in the background of a shell is born deaf to interrupts, and so would its children be.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from bnce.api import evaluate, train
     from bnce.corpus.prepare import prepare
     from bnce.corpus.store import Corpus
+    from bnce.data.document_scorer import DocumentScorer
+    from bnce.data.surprisal import surprisal
     from bnce.editing.calibrate import calibrate
-    from bnce.filtering.document_scorer import DocumentScorer
+    from bnce.engine.beam import Scorer
+    from bnce.engine.sampling import Sampling
     from bnce.losses.loss import OutputBatch
     from bnce.noise import Noise
     from bnce.optimisers.exchange import RowExchange
@@ -43,13 +46,9 @@ if TYPE_CHECKING:
         Softmax,
         register,
     )
-    from bnce.rescoring.flashlight import ctc_decoder_lm
-    from bnce.rescoring.pyctcdecode import DecoderLanguageModel
+    from bnce.rescoring.decoders import DecoderLanguageModel, ctc_decoder_lm
     from bnce.scoring.loading import load
     from bnce.scoring.model import Model
-    from bnce.scoring.sampling import Sampling
-    from bnce.scoring.scorer import Scorer
-    from bnce.tables.arrays import surprisal
     from bnce.text.normalise import Normaliser
 
 __all__ = [
@@ -95,9 +94,9 @@ __all__ = [
 # Where each name lives, and the extra that brings what it needs.
 _HOMES = {
     "Corpus": ("bnce.corpus.store", "train"),
-    "DecoderLanguageModel": ("bnce.rescoring.pyctcdecode", "score"),
-    "DocumentScorer": ("bnce.filtering.document_scorer", "train"),
-    "Model": ("bnce.scoring.model", "score"),
+    "DecoderLanguageModel": ("bnce.rescoring.decoders", "data"),
+    "DocumentScorer": ("bnce.data.document_scorer", "data"),
+    "Model": ("bnce.scoring.model", "data"),
     "Noise": ("bnce.noise", "layer"),
     "Normaliser": ("bnce.text.normalise", "layer"),
     "OutputBatch": ("bnce.losses.loss", "layer"),
@@ -105,17 +104,17 @@ _HOMES = {
     "RowExchange": ("bnce.optimisers.exchange", "layer"),
     "RowwiseAdagrad": ("bnce.optimisers.rowwise", "layer"),
     "RowwiseAdam": ("bnce.optimisers.rowwise", "layer"),
-    "Sampling": ("bnce.scoring.sampling", "score"),
-    "Scorer": ("bnce.scoring.scorer", "score"),
+    "Sampling": ("bnce.engine.sampling", "data"),
+    "Scorer": ("bnce.engine.beam", "data"),
     "calibrate": ("bnce.editing.calibrate", "train"),
     "clip_grad_norm_": ("bnce.optimisers.gradients", "layer"),
-    "ctc_decoder_lm": ("bnce.rescoring.flashlight", "score"),
+    "ctc_decoder_lm": ("bnce.rescoring.decoders", "data"),
     "evaluate": ("bnce.api", "train"),
-    "kenlm": ("bnce.rescoring.kenlm", "score"),
-    "load": ("bnce.scoring.loading", "score"),
+    "kenlm": ("bnce.rescoring.kenlm", "data"),
+    "load": ("bnce.scoring.loading", "data"),
     "noise": ("bnce.noise", "layer"),
     "prepare": ("bnce.corpus.prepare", "train"),
-    "surprisal": ("bnce.tables.arrays", "score"),
+    "surprisal": ("bnce.data.surprisal", "data"),
     "train": ("bnce.api", "train"),
     "AdaptiveSoftmax": ("bnce.registry", "layer"),
     "BatchNce": ("bnce.registry", "layer"),

@@ -72,9 +72,7 @@ def test_refusals(refused: Refused, trained: Path, place: Path, monkeypatch: pyt
     told = refused("export", trained, "--to", "tensorflow", "--out", out)
     assert "Unknown export format 'tensorflow': choose one of onnx, transformers, safetensors." in told
     told = refused("export", trained, "--to", "transformers", "--rows", "int8", "--out", out)
-    assert "--rows is for --to onnx and --to safetensors: transformers has float32 rows; leave it out." in told
-    told = refused("export", trained, "--to", "onnx", "--rows", "bf16", "--out", out)
-    assert "Unknown row format of ONNX 'bf16': choose one of float32, float16, int8." in told
+    assert "--rows is for --to safetensors: transformers has float32 rows; leave it out." in told
     assert "Unknown row format 'fp4'" in refused(
         "export", trained, "--to", "safetensors", "--rows", "fp4", "--out", out
     )

@@ -62,8 +62,8 @@ def test_words_are_not_markup(bnce: Command, tmp_path: Path) -> None:
 
 def test_the_likeliest_next_words(bnce: Command, trained: Path) -> None:
     record = bnce("generate", trained, "--prompt", "Ba be", "--next", 5, "--json").json
-    assert set(record) == {"run", "prompt", "normalised", "next"}
-    assert record["normalised"] is True
+    assert set(record) == {"run", "prompt", "mode", "next"}
+    assert record["mode"] == "normalised"
     assert len(record["next"]) == 5
     probs = [word["prob"] for word in record["next"]]
     assert probs == sorted(probs, reverse=True)

@@ -101,7 +101,7 @@ def test_a_mixture_scores_and_rescores(
     assert len(words) == 3
     assert len(bnce("generate", out, "-n", 2, "--max-words", 4).stdout.splitlines()) == 2
     assert "--mode checked is for a run" in refused("score", arpa, text, "--mode", "checked")
-    assert "Unknown scoring mode 'some'" in refused("score", arpa, text, "--mode", "some")
+    assert "Unknown mode 'some'" in refused("score", arpa, text, "--mode", "some")
 
 
 def test_vocabularies_that_differ_are_told(bnce: Command, trained: Path, arpa: Path, texts: Path) -> None:
@@ -123,13 +123,13 @@ def test_refusals(refused: Refused, trained: Path, arpa: Path, texts: Path, tmp_
     assert "is a mixture itself" in refused("interpolate", trained, "m.toml", *valid)
     assert "none' does not exist: check the path" in refused("interpolate", trained, tmp_path / "none", *valid)
     assert "There is no file" in refused("interpolate", trained, arpa, "--valid", tmp_path / "none")
-    assert "Unknown mixing mode 'checked'" in refused("interpolate", trained, arpa, *valid, "--mode", "checked")
+    assert "Unknown mode 'checked'" in refused("interpolate", trained, arpa, *valid, "--mode", "checked")
     softmax = shutil.copytree(trained, tmp_path / "softmax")
     config = (softmax / "config.toml").read_text(encoding="utf-8")
     (softmax / "config.toml").write_text(
         config.replace('name = "bnce"', 'name = "softmax"').replace("num_noise = 0\n", ""), encoding="utf-8"
     )
-    told = refused("interpolate", trained, softmax, *valid)
+    told = refused("interpolate", trained, softmax, *valid, "--mode", "unnormalised")
     assert f"'{softmax}' was trained with the loss softmax and has no constant Z" in told
 
 

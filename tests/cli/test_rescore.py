@@ -12,7 +12,7 @@ from command import Command, Refused
 
 from bnce import load
 
-pytest.importorskip("jiwer")
+pytest.importorskip("rapidfuzz")
 
 
 KALDI = "x-1 ba be bi\nx-2 ba be\nx-3\ny-1 xyzzy fu\ny-2 fu\n"
@@ -32,11 +32,10 @@ def test_the_best_by_the_model_alone(bnce: Command, trained: Path, lists: Path) 
     model = load(trained)
     expected = []
     for name, texts in (("x", ["ba be bi", "ba be", ""]), ("y", ["xyzzy fu", "fu"])):
-        best = max(model.score(texts), key=lambda one: one.log10_prob)
+        best = max(model.score(texts), key=lambda one: one.log_prob)
         expected.append(" ".join([name, *best.words[:-1]]))
     assert outcome.stdout.splitlines() == expected
     assert "2 utterances, 5 hypotheses; am_weight 0, old_lm_weight 0, lm_weight 1" in outcome.stderr
-    assert "rank_weight is 0: the recogniser's order of the hypotheses does not count." in outcome.stderr
 
 
 def test_without_scores_the_order_counts(bnce: Command, trained: Path, lists: Path, tmp_path: Path) -> None:
@@ -140,8 +139,8 @@ def test_weights_that_lose_to_the_first_best_are_refused(bnce: Command, trained:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--mode", "checked"], "Unknown rescoring mode 'checked': choose one of unnormalised, normalised."),
-        (["--tune", "{refs}", "--refs", "{refs}"], "tune with --tune first, then use --weights and --refs."),
+        (["--mode", "checked"], "Unknown mode 'checked': choose one of unnormalised, normalised."),
+        (["--tune", "{refs}", "--refs", "{refs}"], "used once and without --test or --refs: leave out NBEST"),
         (["--out", "none/best"], "There is no directory 'none' to write 'best' to: create it first."),
         (["--out", "-", "--json"], "--out - and --json both write to standard output: leave one of them out."),
         (["--save-weights", "none/w.json"], "There is no directory 'none'"),
@@ -160,7 +159,7 @@ def test_what_is_not_there(refused: Refused, trained: Path, lists: Path, monkeyp
     assert "There is no file" in refused("rescore", trained, lists / "none")
     assert "is not a run directory" in refused("rescore", lists, lists / "nbest")
     assert "is not an n-gram model that KenLM can read" in refused("rescore", lists / "refs", lists / "nbest")
-    monkeypatch.setitem(sys.modules, "jiwer", None)
+    monkeypatch.setitem(sys.modules, "rapidfuzz", None)
     assert "pip install 'bnce[train]'" in refused("rescore", trained, lists / "nbest", "--refs", lists / "refs")
 
 
@@ -201,7 +200,8 @@ def make_lists(place: Path, name: str, count: int = 6) -> Path:
 def test_tuned_on_one_and_tested_on_another(bnce: Command, trained: Path, tmp_path: Path) -> None:
     dev, more, test = (make_lists(tmp_path, name) for name in ("dev", "more", "test"))
     saved = tmp_path / "w.json"
-    options = ["--tune", dev, "--tune", more, "--test", test, "--save-weights", saved]
+    fields = ["--scores", "ctc", "--scores", "dec"]
+    options = ["--tune", dev, "--tune", more, "--test", test, "--save-weights", saved, *fields]
     outcome = bnce("rescore", trained, *options, "--weight", "lm=0", "--weight", "word_penalty=0")
     assert outcome.stdout == "".join(f"test-{number} ba be\n" for number in range(6))
     assert (
@@ -233,7 +233,7 @@ def test_weights_by_name(bnce: Command, trained: Path, tmp_path: Path) -> None:
     assert bnce("rescore", *options, "--weight", "ctc=1").stdout == "x-0 ba be\n"
     assert bnce("rescore", *options, "--weight", "score=-1").stdout == "x-0 ba be\n"
     full = tmp_path / "full.tsv"
-    bnce("rescore", *options, "--out", full)
+    bnce("rescore", *options, "--scores", "ctc", "--scores", "dec", "--out", full)
     head = full.read_text(encoding="utf-8").splitlines()[0]
     assert head == "utt\tplace\ttotal\tam\told_lm\tctc\tdec\tln_prob\tnum_words\tnum_oov\thypothesis"
 
@@ -253,8 +253,8 @@ def test_refused_lists_to_tune_on(refused: Refused, trained: Path, lists: Path, 
     nbest = lists / "nbest"
     assert "give NBEST, or lists with references" in refused("rescore", trained)
     assert "--test needs weights from --tune DEV" in refused("rescore", trained, "--test", test)
-    assert "NBEST and --test cannot be used together" in refused("rescore", trained, dev, "--test", test)
-    assert "--tune is given 2 times" in refused("rescore", trained, dev, "--tune", dev, "--tune", test)
+    for options in (["--test", test], ["--tune", dev, "--tune", test]):
+        assert "With NBEST, --tune is the file of its references" in refused("rescore", trained, dev, *options)
     assert "has no references to tune on: give them with --refs" in refused("rescore", trained, "--tune", nbest)
     assert "give lists with the same scores" in refused(
         "rescore", trained, "--tune", dev, "--test", nbest, "--refs", dev, "--refs", lists / "refs"
@@ -293,3 +293,58 @@ def test_files_beside_several_lists(bnce: Command, trained: Path, lists: Path) -
     shared = ["--scores", f"am={lists / 'am-all'}", "--refs", lists / "refs-all"]
     again = bnce("rescore", trained, *options, *shared, "--json").json
     assert (again["weights"], again["after"]) == (found["weights"], found["after"])
+
+
+def write_lists(place: Path, *records: tuple[str, list[tuple[str, float]]]) -> Path:
+    """Write lists with references and scores."""
+    path = place / "lists.jsonl"
+    lines = [
+        {"utt": str(number), "ref": reference, "hyps": [{"text": text, "score": score} for text, score in own]}
+        for number, (reference, own) in enumerate(records)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_a_model_that_knows_no_word_is_refused(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
+    lists = write_lists(tmp_path, ("uno dos", [("uno dos", -1), ("uno", -2)]))
+    told = refused("rescore", trained, lists)
+    assert f"'{lists}' has no word that the model knows: give a model of the same language and the same form" in told
+    assert "has no word that the model knows" in refused("rescore", trained, "--tune", lists, "--weight", "lm=0")
+    # Without the model's say it does not matter.
+    assert bnce("rescore", trained, lists, "--weight", "lm=0").stdout == "0 uno dos\n"
+
+
+def test_many_unknown_words_are_warned_of(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    lists = write_lists(tmp_path, ("ba be", [("ba be bi uno", -1), ("ba", -2)]))
+    assert "Warning" not in bnce("rescore", trained, lists).stderr
+    lists = write_lists(tmp_path, ("ba be", [("ba be bi uno", -1), ("dos", -2)]))
+    told = bnce("rescore", trained, lists, "--json").stderr
+    assert f"Warning: '{lists}': 2 of 5 words (40.00%) are unknown to the model; give a model of the same" in told
+
+
+def test_references_in_capital_letters(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    lists = write_lists(tmp_path, ("BA BE BI", [("ba be bi", -1)]), ("BO BA", [("bo be", -1), ("bo ba", -2)]))
+    found = bnce("rescore", trained, lists, "--json").json
+    assert (found["before"]["substitutions"], found["before"]["wer"]) == (1, 1 / 5)
+    assert found["oracle"]["wer"] == 0
+    assert found["ignores_case"] is True
+    told = "References and hypotheses differ in capital letters, so both were compared in small letters."
+    assert told in bnce("rescore", trained, lists).stderr
+    # A capital letter here and there counts as it is written.
+    lists = write_lists(tmp_path, ("Ba be bi", [("ba be bi", -1)]))
+    found = bnce("rescore", trained, lists, "--json").json
+    assert (found["before"]["substitutions"], found["ignores_case"]) == (1, False)
+
+
+def test_the_mode_is_chosen_and_told(bnce: Command, trained: Path, lists: Path) -> None:
+    assert bnce("rescore", trained, lists / "nbest", "--json").json["mode"] == "unnormalised"
+    found = bnce("rescore", trained, lists / "nbest", "--mode", "normalised")
+    assert "; normalised probabilities\n" in found.stderr
+
+
+def test_formats_are_those_of_the_table() -> None:
+    from bnce.cli.rescore import FORMATS
+    from bnce.rescoring import nbest_formats
+
+    assert tuple(nbest_formats.FORMATS) == FORMATS

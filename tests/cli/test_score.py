@@ -17,7 +17,7 @@ from command import Command, Refused
 from small_corpus import small_run
 
 from bnce import load
-from bnce.spelling.model import ORDER
+from bnce.corpus.spelling import ORDER
 from tests.spelling.definition import by_definition, log_prob
 
 TEXT = "Ba be bi .\n\nxyzzy ba? Bo!\nfu\n"
@@ -41,9 +41,9 @@ def test_a_line_a_sentence_then_the_totals(bnce: Command, trained: Path, text: P
     expected = load(trained).score(TEXT.splitlines())
     for line, scored in zip(lines[:4], expected, strict=True):
         total, num_oov = re.fullmatch(r"Total: (\S+) OOV: (\d+)", line).groups()  # type: ignore[union-attr]
-        assert float(total) == pytest.approx(scored.log10_prob, abs=1e-5)
+        assert float(total) == pytest.approx(scored.log_prob / math.log(10), abs=1e-5)
         assert int(num_oov) == scored.num_oov
-    total = sum(scored.log10_prob for scored in expected)
+    total = sum(scored.log_prob / math.log(10) for scored in expected)
     assert float(lines[4].split("\t")[1]) == pytest.approx(10 ** (-total / NUM_TOKENS), rel=1e-5)
     assert lines[6:] == [f"OOVs:\t{sum(scored.num_oov for scored in expected)}", f"Tokens:\t{NUM_TOKENS}"]
     assert outcome.stderr.startswith("log10 probabilities, with the constant ln Z = 9.000 (unnormalised: ")
@@ -201,7 +201,7 @@ def test_bad_text_is_refused(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--mode", "exact"], "Unknown scoring mode 'exact': choose one of unnormalised, normalised, checked."),
+        (["--mode", "exact"], "Unknown mode 'exact': choose one of unnormalised, normalised, checked."),
         (["--layout", "moses"], "Unknown layout 'moses': choose one of kenlm, srilm, jsonl."),
         (["--json", "--layout", "jsonl"], "--json prints the totals and --layout jsonl the sentences: give only"),
         (["--json", "--per-word"], "use --layout jsonl for the probability of every word."),
@@ -299,5 +299,8 @@ def test_a_softmax_run_must_be_normalised(
     (copy / "config.toml").write_text(
         config.replace('name = "bnce"', 'name = "softmax"').replace("num_noise = 0\n", ""), encoding="utf-8"
     )
-    assert "was trained with the loss softmax and has no constant" in refused("score", copy, text)
-    assert bnce("score", copy, text, "--mode", "normalised", "--json").json["log10_prob"] < 0
+    told = refused("score", copy, text, "--mode", "unnormalised")
+    assert "was trained with the loss softmax and has no constant" in told
+    record = bnce("score", copy, text, "--json").json
+    assert record["mode"] == "normalised"
+    assert record["log10_prob"] < 0

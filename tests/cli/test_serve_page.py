@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import browser as browsers
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from small_corpus import small_run
 
 from .server_process import ServerProcess, serving
 
@@ -43,7 +43,7 @@ def browser(path_of_browser: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def server(trained: Path) -> Iterator[ServerProcess]:
-    with serving(trained, "--max-exact-words", 50) as running:
+    with serving(trained) as running:
         yield running
 
 
@@ -66,123 +66,116 @@ def page(browser: Browser, server: ServerProcess) -> Iterator[Page]:
     assert [line for line in told if not line.startswith("Failed to load resource")] == []
 
 
-def score(server: ServerProcess, sentences: list[str]) -> dict[str, Any]:
-    answer: dict[str, Any] = httpx.post(f"{server.url}/score", json={"sentences": sentences, "exact": True}).json()
-    return answer
-
-
-def number(text: str) -> float:
-    return float(text.replace("−", "-"))
-
-
-def surprisal_bits(log10_prob: float) -> float:
-    return -log10_prob * math.log2(10)
-
-
-def test_typed_text_is_coloured_and_its_numbers_are_the_servers(page: Page, server: ServerProcess) -> None:
-    page.locator("#text").press_sequentially(TEXT)
-    expect(page.locator("#rows tr")).to_have_count(8)
-    answer = score(server, TEXT.split("\n"))
+def check_words(page: Page, server: ServerProcess, text: str, *, spells: bool) -> None:
+    """Hold the page's words, colours and numbers to what the server says."""
+    asked = {"sentences": text.split("\n"), "spell": spells}
+    answer: dict[str, Any] = httpx.post(f"{server.url}/score", json=asked).json()
     words = [
         columns
         for sentence in answer["sentences"]
-        for columns in zip(
-            *(sentence[key] for key in ("words", "log10_probs", "exact_log10_probs", "log_z", "oov")), strict=True
-        )
+        for columns in zip(*(sentence[key] for key in ("words", "log10_probs", "oov")), strict=True)
     ]
-    rows = [re.split(r"\s+", row.strip()) for row in page.locator("#rows").inner_text().splitlines() if row.strip()]
-    chips = page.locator("#words .word").all()
-    for row, chip, (word, plain, exact, log_z, oov) in zip(rows, chips, words, strict=True):
-        marks = ["OOV"] if oov else []
-        name = "".join(row[:-4])
-        assert name == "".join([word, *marks])
-        expected = [surprisal_bits(plain), surprisal_bits(exact), surprisal_bits(plain) - surprisal_bits(exact)]
-        assert [number(value) for value in row[-4:-1]] == pytest.approx(expected, abs=0.00501)
-        assert number(row[-1]) == pytest.approx(log_z, abs=0.000501)
-        classes = (chip.get_attribute("class") or "").split()
-        level = sum(surprisal_bits(plain) >= bound for bound in (2, 5, 8, 11, 14))
-        assert f"level-{level}" in classes
-        assert ("oov" in classes) is oov
-        shown = chip.locator("small").inner_text().split("|")
-        assert [number(value) for value in shown] == pytest.approx(expected[:2], abs=0.00501)
+    chips = page.locator("#words .word")
+    expect(chips).to_have_count(len(words))
+    for chip, (word, log10_prob, oov) in zip(chips.all(), words, strict=True):
+        bits = -log10_prob * math.log2(10)
+        assert chip.inner_text().split("\n") == [word, "unknown" if oov else f"{bits:.2f}"]
+        level = sum(bits >= bound for bound in (2, 5, 8, 11, 14))
+        assert (chip.get_attribute("class") or "").split() == ["word", "unknown" if oov else f"level-{level}"]
         background = chip.evaluate("element => getComputedStyle(element).backgroundColor")
         assert background not in ("rgba(0, 0, 0, 0)", "transparent")
     summary = page.locator("#summary").inner_text()
-    assert summary.startswith("6 words, 1 OOV. Perplexity: unnormalised ")
-    assert f"Mean ln Z(context): {answer['log_z_mean']:.3f}" in summary
-    page.select_option("#unit", "log10")
-    first = page.locator("#rows tr").first.locator("td").all_inner_texts()
-    assert number(first[0]) == pytest.approx(words[0][1], abs=0.00501)
-    assert "log₁₀ p" in page.locator("#caption").inner_text()
+    assert summary.startswith(
+        f"6 words, {answer['totals']['num_oov']} unknown. Perplexity of the known words and sentence ends: "
+    )
+    assert summary.endswith(f"{answer['totals']['ppl_no_oov']:.4g}, with the constant Z.")
+
+
+def test_typed_text_is_coloured_and_unknown_words_are_spelt(page: Page, server: ServerProcess) -> None:
+    page.locator("#text").press_sequentially(TEXT)
+    check_words(page, server, TEXT, spells=True)
+
+
+def test_an_unknown_word_is_grey_where_the_run_cannot_spell(browser: Browser, tmp_path: Path) -> None:
+    text = "w3 w4 Xyzzy w5 .\nw6"
+    with serving(small_run(tmp_path / "run", spelt=())) as server:
+        page = browser.new_page()
+        page.goto(server.url)
+        page.locator("#text").press_sequentially(text)
+        check_words(page, server, text, spells=False)
+        grey = page.locator("#words .unknown").evaluate("element => getComputedStyle(element).backgroundColor")
+        red, green, blue = (int(part) for part in re.findall(r"\d+", grey)[:3])
+        assert red == green == blue
+        page.close()
 
 
 def test_next_words_go_in_by_keyboard_alone(page: Page, server: ServerProcess) -> None:
     def listed() -> list[str]:
-        return [text.split(" (")[0] for text in page.locator("#next .name").all_inner_texts()]
+        return [text.split(" (")[0] for text in page.locator("#next b").all_inner_texts()]
 
     def likeliest(prompt: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = httpx.get(f"{server.url}/next", params={"prompt": prompt}).json()["next"]
+        found: list[dict[str, Any]] = httpx.post(f"{server.url}/next", json={"prompt": prompt}).json()["next"]
         return found
 
     text = page.locator("#text")
     expect(text).to_be_focused()
     page.keyboard.type("ba be")
     expected = likeliest("ba be")
-    expect(page.locator("#next .percent").first).to_have_text(f"{100 * expected[0]['prob']:.2f} %")
+    expect(page.locator("#next li").first).to_contain_text(f"{100 * expected[0]['prob']:.2f} %")
     assert listed() == [word["word"] for word in expected]
-    # Down at the end of the text goes to the list, and Enter comes back with the word.
+    # Tab goes to the list, and Enter comes back with the word.
     place = next(place for place, word in enumerate(expected) if place and word["word"] not in ("</s>", "<unk>"))
-    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Tab")
     expect(page.locator("#next")).to_be_focused()
     for _ in range(place):
         page.keyboard.press("ArrowDown")
-    expect(page.locator("#next li[aria-selected=true] .name")).to_have_text(expected[place]["word"])
+    expect(page.locator("#next li[aria-selected=true] b")).to_have_text(expected[place]["word"])
     assert page.locator("#next").get_attribute("aria-activedescendant") == f"next-{place}"
     page.keyboard.press("Enter")
     typed = f"ba be {expected[place]['word']} "
     expect(text).to_have_value(typed)
     expect(text).to_be_focused()
-    expect(page.locator("#rows tr")).to_have_count(4)
-    expect(page.locator("#next .percent").first).to_have_text(f"{100 * likeliest(typed)[0]['prob']:.2f} %")
-    # Tab goes there, too; Escape comes back; what is typed then goes on.
+    expect(page.locator("#words .word")).to_have_count(4)
+    expect(page.locator("#next li").first).to_contain_text(f"{100 * likeliest(typed)[0]['prob']:.2f} %")
+    # Escape comes back, too; what is typed then goes on.
     page.keyboard.press("Tab")
     expect(page.locator("#next")).to_be_focused()
     page.keyboard.press("Escape")
     page.keyboard.type("bo")
     expect(text).to_have_value(f"{typed}bo")
-    expect(page.locator("#rows tr")).to_have_count(5)
+    expect(page.locator("#words .word")).to_have_count(5)
 
 
 def test_what_is_refused_is_told_and_forgotten(page: Page) -> None:
     problem = page.locator("#problem")
-    page.fill("#text", "ba " * 60)
-    expect(problem).to_have_text(re.compile("The request has 60 words for normalised probabilities: this server"))
+    page.fill("#text", "ba\n" * 2001)
+    expect(problem).to_have_text(re.compile("sentences: List should have at most 2000 items"))
     assert problem.get_attribute("role") == "alert"
     page.fill("#text", "ba be")
     expect(problem).to_be_hidden()
-    expect(page.locator("#rows tr")).to_have_count(3)
+    expect(page.locator("#words .word")).to_have_count(3)
     page.route("**/score", lambda route: route.abort())
     page.fill("#text", "ba be bi")
     expect(problem).to_have_text(re.compile("The server does not answer: is it still running"))
     page.unroute("**/score")
     # It is back, and the page finds out by itself.
     expect(problem).to_be_hidden()
-    expect(page.locator("#rows tr")).to_have_count(4)
+    expect(page.locator("#words .word")).to_have_count(4)
     page.fill("#text", "")
     expect(page.locator("#summary")).to_have_text("Nothing typed yet.")
 
 
 def test_every_control_has_a_name_and_text_is_text(page: Page) -> None:
-    for selector in ("#text", "#next", "#unit", "#colour"):
+    for selector in ("#text", "#next"):
         name = page.locator(selector).evaluate(
             "e => (e.labels && e.labels.length && e.labels[0].textContent)"
             " || document.getElementById(e.getAttribute('aria-labelledby')).textContent"
         )
         assert name.strip()
     page.fill("#text", "<img src=x onerror=alert(1)> ba")
-    expect(page.locator("#rows tr").last).to_contain_text("</s>")
-    expect(page.locator("#rows")).to_contain_text("onerror")
-    assert page.locator("#rows img, #words img").count() == 0
+    expect(page.locator("#words .word").last).to_contain_text("</s>")
+    expect(page.locator("#words")).to_contain_text("onerror")
+    assert page.locator("#words img").count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -190,11 +183,11 @@ def test_colours_can_be_read(browser: Browser, server: ServerProcess, scheme: An
     """Text on every level's colour has a contrast of 4.5 or more, as WCAG 2.2 (1.4.3) asks."""
     page = browser.new_page(color_scheme=scheme)
     page.goto(server.url)
-    colours = page.locator("#legend .word:not(.oov)").evaluate_all(
+    colours = page.locator("#legend .word").evaluate_all(
         "all => all.map(e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor])"
     )
     page.close()
-    assert len(colours) == 6
+    assert len(colours) == 7
 
     def luminance(colour: str) -> float:
         parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
@@ -206,38 +199,10 @@ def test_colours_can_be_read(browser: Browser, server: ServerProcess, scheme: An
         assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
-def test_the_interface_is_shown(browser: Browser, server: ServerProcess) -> None:
-    page = browser.new_page()
-    page.goto(f"{server.url}/docs")
-    expect(page.locator("h2")).to_have_count(6)
-    expect(page.locator("main")).to_contain_text("504: The answer took too long.")
-    page.close()
-
-
-def test_a_softmax_run_shows_exact_values_alone(browser: Browser, trained: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(trained, tmp_path / "softmax")
-    config = (copy / "config.toml").read_text(encoding="utf-8")
-    (copy / "config.toml").write_text(
-        config.replace('name = "bnce"', 'name = "softmax"').replace("num_noise = 0\n", ""), encoding="utf-8"
-    )
-    with serving(copy) as server:
-        page = browser.new_page()
-        page.goto(server.url)
-        expect(page.locator("#facts")).to_contain_text("trained with the softmax")
-        page.fill("#text", "ba be")
-        expect(page.locator("#rows tr")).to_have_count(3)
-        asked = {"sentences": ["ba be"], "mode": "normalised"}
-        (sentence,) = httpx.post(f"{server.url}/score", json=asked).json()["sentences"]
-        shown = [number(text) for text in page.locator("#rows td").all_inner_texts()]
-        assert shown == pytest.approx([surprisal_bits(value) for value in sentence["log10_probs"]], abs=0.00501)
-        expect(page.locator("th:visible", has_text="unnormalised")).to_have_count(0)
-        expect(page.locator("#problem")).to_be_hidden()
-        page.close()
-
-
-def test_a_token_is_asked_for_and_kept_while_the_tab_is_open(browser: Browser, trained: Path) -> None:
+def test_a_token_is_asked_for_and_kept_while_the_tab_is_open(browser: Browser, trained: Path, tmp_path: Path) -> None:
     token = "0123456789abcdef"
-    with serving(trained, "--token", token) as locked:
+    (tmp_path / "token").write_text(token, encoding="ascii")
+    with serving(trained, "--token-file", tmp_path / "token") as locked:
         page = browser.new_page()
         page.set_default_timeout(15_000)
         page.goto(locked.url)
@@ -254,11 +219,9 @@ def test_a_token_is_asked_for_and_kept_while_the_tab_is_open(browser: Browser, t
         expect(page.locator("#unlock")).to_be_hidden()
         page.reload()
         expect(page.locator("#next li")).to_have_count(10)
-        # A new tab knows nothing; the description of the interface is no secret.
+        # A new tab knows nothing.
         other = browser.new_page()
         other.goto(locked.url)
         expect(other.locator("#unlock")).to_be_visible()
-        other.goto(f"{locked.url}/docs")
-        expect(other.locator("#endpoints section").first).to_be_visible()
         other.close()
         page.close()

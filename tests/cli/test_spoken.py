@@ -100,8 +100,8 @@ def test_surprisal_of_written_words(bnce: Command, spoken_run: Path, tmp_path: P
     (tmp_path / "words.csv").write_text("word\nMr.\nSmith\npaid\n$5\n", encoding="utf-8")
     assert bnce("surprisal", spoken_run, tmp_path / "words.csv", "--out", tmp_path / "out.csv").status == 0
     surprisals = [line.split(",")[1] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
-    scored = library.load(spoken_run).score(["mister smith paid five dollars"], normalised=True)[0]
-    bits = [-value / 0.30103 for value in scored.log10_probs]
+    scored = library.load(spoken_run).score(["mister smith paid five dollars"])[0]
+    bits = [-value / 0.693147 for value in scored.log_probs]
     assert [float(value) for value in surprisals] == pytest.approx([*bits[:3], bits[3] + bits[4]], rel=1e-3)
 
 

@@ -32,8 +32,8 @@ from bnce.corpus import encoding, store, tally
 from bnce.corpus import prepare as prepare_module
 from bnce.corpus.prepare import encode_text
 from bnce.corpus.sharing import have_sizes
+from bnce.corpus.spelling import SpellingModel
 from bnce.corpus.vocabulary import Vocabulary
-from bnce.spelling.model import SpellingModel
 from bnce.text import blocks, intake, shares
 from bnce.text.blocks import Block
 from bnce.text.shares import Share

@@ -15,10 +15,10 @@ from small_corpus import write_ids
 from bnce import Corpus, Normaliser, UserError
 from bnce.corpus import store
 from bnce.corpus.manifest import SplitStatistics, sum_statistics
+from bnce.corpus.spelling import SPELLING_FILE, SpellingModel
 from bnce.corpus.store import VOCABULARY_FILE, IdsFile, ids_dtype, write_description
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.files import digest_record
-from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
 TRAIN = np.array([2, 3, 0, 2, 1, 0])
 VALID = np.array([3, 0])

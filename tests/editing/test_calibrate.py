@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from command import Command
 from run_files import MODEL_FILE
 from safetensors import safe_open
@@ -135,15 +134,15 @@ def test_a_head_narrows_the_spread(
 
 def test_a_softmax_can_be_used_unnormalised_afterwards(softmax: Path, text: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no constant Z: .* calibrate the run \('bnce calibrate'\)"):
-        load(softmax).next_words("w3", normalised=False)
+        load(softmax).next_words("w3", mode="unnormalised")
     result = calibrate(softmax, text=text, kind="head", out=tmp_path / "new")
     assert (result.log_z_before, result.before.ppl_n) == (None, None)
     assert result.before.difference_std > 0
     model = load(tmp_path / "new")
     assert model.self_normalised
-    exact = [word.log10_prob for word in model.next_words("w3 w4", 5, normalised=True)]
-    cheap = [word.log10_prob for word in model.next_words("w3 w4", 5, normalised=False)]
-    np.testing.assert_allclose(cheap, exact, atol=4 * result.after.difference_std / np.log(10))
+    exact = [word.log_prob for word in model.next_words("w3 w4", 5, mode="normalised")]
+    cheap = [word.log_prob for word in model.next_words("w3 w4", 5, mode="unnormalised")]
+    np.testing.assert_allclose(cheap, exact, atol=4 * result.after.difference_std)
 
 
 def test_every_unnormalised_path_divides_by_the_same(trained: Path, text: Path, tmp_path: Path) -> None:
@@ -156,16 +155,14 @@ def test_every_unnormalised_path_divides_by_the_same(trained: Path, text: Path, 
     states = [scorer.start()]
     for number in ids[:-1]:
         states += scorer.advance(states[-1:], [number])
-    hidden_ND = torch.stack([state.states.hidden_BD[state.place] for state in states])
-    with torch.no_grad():
-        log_z_N = old.output.log_normaliser(hidden_ND).double()
-        left_N = new.output.log_normaliser(hidden_ND).double() - float(new.output.log_z)
-        exact_N = old.output.scores(hidden_ND, torch.tensor(ids).unsqueeze(1))[:, 0].double() - log_z_N
-    expected_N = (exact_N + left_N).numpy()
+    hidden_ND = np.stack([state.states.hidden_BD[state.place] for state in states])
+    left_N = new.log_normaliser(hidden_ND).astype(np.float64) - new.log_z
+    exact_N = old.scores(hidden_ND, np.array(ids)[:, None])[:, 0].astype(np.float64) - old.log_normaliser(hidden_ND)
+    expected_N = exact_N + left_N
     found = [
         model.score_words([sentence])[0].log_probs,
-        model.score_words([sentence], share_prefixes=True)[0].log_probs,
-        model.reader(carry=True).score([sentence])[0].log_probs,
+        model.score_words([sentence], share=True)[0].log_probs,
+        next(model.stream([sentence], carry=True)).log_probs,
         [float(scorer.score([state], [number])[0]) for state, number in zip(states, ids, strict=True)],
         [float(scorer.score_all(state)[number]) for state, number in zip(states, ids, strict=True)],
     ]

@@ -33,7 +33,9 @@ def probabilities(run: Path, context: list[str]) -> np.ndarray:
     state = model.start()
     for word in context:
         state = model.advance(state, word)
-    return np.exp(model.next_log_probs(state, model.vocabulary.words, normalised=model.log_z is None))
+    return np.exp(
+        model.next_log_probs(state, model.vocabulary.words, mode="normalised" if model.log_z is None else None)
+    )
 
 
 def add(bnce: Command, run: Path, out: Path, words: str) -> dict:

@@ -11,14 +11,15 @@ from small_corpus import END, UNK, VOCAB_SIZE, small_config, small_model
 from torch import Tensor
 
 from bnce import Sampling
+from bnce.engine.sampling import generate
+from bnce.engine.torch_network import TorchNetwork
 from bnce.export.modeling_bnce import BnceConfig, BnceForCausalLM
 from bnce.language_model import LanguageModel
-from bnce.scoring.sampling import generate
 
 from .exported_runs import MODELS
 
 CLOSE = {"rtol": 0.0, "atol": 2e-5}
-SIZES = {"embedding_size": 6, "hidden_size": 8, "bottleneck_size": 7}
+SIZES = {"vocab_size": VOCAB_SIZE, "embedding_size": 6, "hidden_size": 8, "bottleneck_size": 7}
 
 
 CASES = [
@@ -36,7 +37,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[LanguageModel, BnceForCausalLM
     ours = small_model(name, **{"order": 4, **sizes}).eval()
     chosen = ("order", "num_layers", "num_heads", "context")
     settings = {key: getattr(given, key) for key in chosen if hasattr(given, key)}
-    theirs = BnceForCausalLM(BnceConfig(VOCAB_SIZE, name, **SIZES, **settings)).eval()
+    theirs = BnceForCausalLM(BnceConfig(body=name, **SIZES, **settings)).eval()
     theirs.load_state_dict(ours.state_dict())
     theirs.generation_config.suppress_tokens = [UNK]
     return ours, theirs
@@ -119,6 +120,23 @@ def test_filling_up_changes_nothing(pair: Pair, side: str) -> None:
                 torch.testing.assert_close(found[:, row], expected[:, 0], **CLOSE)
 
 
+def test_filling_up_changes_no_gradient(pair: Pair) -> None:
+    """Also in training, whose dropout is zero here, words that are filled up keep no gradient from those before."""
+    _, theirs = pair
+    theirs.train()
+    text, lengths = words(3, 7), (7, 3, 1)
+    filled, mask = torch.full_like(text, UNK), torch.zeros_like(text)
+    for row, length in enumerate(lengths):
+        filled[row, 7 - length :], mask[row, 7 - length :] = text[row, :length], 1
+    weight = torch.randn(3, 7, VOCAB_SIZE)
+    (theirs(filled, attention_mask=mask).logits * weight * mask.unsqueeze(2)).sum().backward()
+    found = [parameter.grad.clone() for parameter in theirs.parameters()]
+    theirs.zero_grad()
+    for row, length in enumerate(lengths):
+        (theirs(text[row : row + 1, :length]).logits * weight[row, 7 - length :]).sum().backward()
+    torch.testing.assert_close(found, [parameter.grad for parameter in theirs.parameters()], rtol=1e-4, atol=1e-4)
+
+
 def test_greedy_text_is_ours_and_a_word_costs_one_step(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pair
     prompts, lengths = words(3, 6), (6, 4, 2)
@@ -128,16 +146,16 @@ def test_greedy_text_is_ours_and_a_word_costs_one_step(pair: Pair, monkeypatch: 
     read: list[int] = []
     forward = theirs.body.forward
 
-    def watched(words_TB: Tensor, *others: object) -> object:
-        read.append(len(words_TB))
-        return forward(words_TB, *others)
+    def watched(embedded_LBE: Tensor, *others: object) -> object:
+        read.append(len(embedded_LBE) - ours.num_context)
+        return forward(embedded_LBE, *others)
 
     monkeypatch.setattr(theirs.body, "forward", watched)
     made = theirs.generate(input_ids=filled, attention_mask=mask, max_new_tokens=10, do_sample=False)
-    assert read == [6] + [1] * (len(read) - 1)
+    assert read == [2, 4, 6] + [1] * (len(read) - 3), "texts of one length together, then a word at a time"
     for row, length in enumerate(lengths):
         prompt = prompts[row, 1:length].tolist()
-        (expected,) = generate(ours, prompt, 1, 10, Sampling(temperature=0), seed=1)
+        (expected,) = generate(TorchNetwork(ours), prompt, 1, 10, Sampling(temperature=0), seed=1)
         assert made[row, 6 : 6 + len(expected)].tolist() == expected
         assert set(made[row, 6 + len(expected) :].tolist()) <= {END}
 
@@ -166,6 +184,6 @@ def test_goes_on_from_a_state_that_is_given(pair: Pair) -> None:
 
 
 def test_assisted_decoding_is_refused() -> None:
-    model = BnceForCausalLM(BnceConfig(VOCAB_SIZE, "lstm", **SIZES))
+    model = BnceForCausalLM(BnceConfig(body="lstm", **SIZES))
     with pytest.raises(ValueError, match="not supported with stateful models"):
         model.generate(input_ids=words(1, 3), assistant_model=model, max_new_tokens=2)

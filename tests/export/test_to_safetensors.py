@@ -17,7 +17,9 @@ from safetensors.torch import load_file
 from small_corpus import small_corpus, small_run
 from small_training import train_small
 
-from bnce import Corpus, evaluate, load
+from bnce import Corpus, evaluate
+from bnce.runs.directory import Run
+from bnce.runs.model_file import load_model
 
 from .exported_runs import MODELS
 
@@ -33,7 +35,7 @@ def header_of(run: Path) -> dict[str, str]:
 
 def tensors_of(run: Path) -> dict[str, torch.Tensor]:
     """Give the tensors that a run is opened with, its tables unpacked."""
-    tensors: dict[str, torch.Tensor] = load(run).network.state_dict()
+    tensors: dict[str, torch.Tensor] = load_model(Run.open(run)).state_dict()
     return tensors
 
 

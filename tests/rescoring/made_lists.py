@@ -71,12 +71,14 @@ WRITERS: dict[str, Callable[[Path, Sequence[Record]], list[object]]] = {
 }
 # How the command names them.
 SHOWN = {"kaldi": "Kaldi text", "jsonl": "JSON lines", "tsv": "TSV", "espnet": "an ESPnet decode directory"}
+# The model has no say: it does not know the words of most lists here.
+WITHOUT_MODEL = ("--weight", "lm_weight=0")
 ADDED = ("ln_prob", "num_words", "num_oov", "total", "place")
 
 
 def read(bnce: Command, run: Path, arguments: Sequence[object], out: Path) -> list[Record]:
     """Let `bnce rescore` read lists and write them to a file of JSON lines."""
-    outcome = bnce("rescore", run, *arguments, "--out", out)
+    outcome = bnce("rescore", run, *arguments, *WITHOUT_MODEL, "--out", out)
     assert outcome.status == 0, outcome.stderr
     return as_they_were(out)
 

@@ -43,7 +43,7 @@ def test_names_of_weights(tmp_path: Path, weights_of: Callable[..., Any], traine
     plain = scored(tmp_path, am=-1)
     assert weights_of(plain, *given("lm=0.5")) == weights_of(plain, *given("lm_weight=0.5")) == six(1, 0, 0.5, 0, 8, 0)
     for weight, told in (
-        ("ctc=1", "Unknown score in --weight 'ctc': choose one of am, old_lm, dec, lm, am_weight"),
+        ("ctc=1", "Unknown score in --weight 'ctc': choose one of am, old_lm, lm, am_weight"),
         ("lm=1", "--weight is 'lm=1', but the list has a score 'lm', too: give lm_weight=1 for the new"),
         ("dec=high", "--weight is 'dec=high': give a finite number"),
         ("dec=nan", "--weight is 'dec=nan': give a finite number"),
@@ -115,7 +115,7 @@ def test_refused_files(tmp_path: Path, trained: Path, refused: Refused, content:
 
 
 def test_lists_that_cannot_be_tuned_on_together(tmp_path: Path, trained: Path, refused: Refused) -> None:
-    pytest.importorskip("jiwer")
+    pytest.importorskip("rapidfuzz")
     one, other = scored(tmp_path, am=-1), scored(tmp_path)
     refs = save(tmp_path / "refs", ["a ba"])
     told = refused("rescore", trained, "--tune", one, "--tune", one, "--refs", refs)

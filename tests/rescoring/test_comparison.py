@@ -13,7 +13,7 @@ from command import Command
 
 from .made_lists import save
 
-pytest.importorskip("jiwer")
+pytest.importorskip("rapidfuzz")
 
 U = 400
 RIGHT, WRONG = " ".join("abcdefghij"), " ".join("abcdefghix")

@@ -15,7 +15,7 @@ import pytest
 from command import Command, Refused
 from damage import KINDS, damaged
 
-from .made_lists import LISTS, WRITERS, Record, as_they_were, save
+from .made_lists import LISTS, WITHOUT_MODEL, WRITERS, Record, as_they_were, save
 
 Outcome = str | list[Record]  # the sentence of a refusal, or the lists that were read
 Read = Callable[..., Outcome]
@@ -31,7 +31,7 @@ def outcome_of(bnce: Command, trained: Path, tmp_path: Path) -> Read:
     out = tmp_path / "read.jsonl"
 
     def run(*arguments: object) -> Outcome:
-        outcome = bnce("rescore", trained, *arguments, "--out", out)
+        outcome = bnce("rescore", trained, *arguments, *WITHOUT_MODEL, "--out", out)
         if outcome.status:
             assert outcome.status == 2
             (line,) = outcome.stderr.splitlines()
@@ -142,7 +142,7 @@ def test_repeated_keys(tmp_path: Path, refused: Refused, trained: Path, form: st
         for number in range(1, len(lines) + 1):
             path.write_bytes(b"".join([*lines, lines[number - 1]]))
             told = refused("rescore", trained, *arguments)
-            if path.name != "am":  # Kaldi's scores may be repeated where hypotheses are: the key is named
+            if path.name not in ("am", "score"):  # a key may have several scores: it is named, not the line
                 assert f"line {len(lines) + 1}" in told
             assert "again" in told or "has 2 scores for" in told
         path.write_bytes(b"".join(lines))
@@ -182,7 +182,7 @@ def test_cut_short(tmp_path: Path, outcome_of: Read, form: str) -> None:
 
 @pytest.mark.parametrize("content", ["u a\nv b\n", '{"utt": "u", "ref": "a"}\n{"utt": "v", "ref": "b"}\n'])
 def test_damaged_references(tmp_path: Path, outcome_of: Read, content: str) -> None:
-    pytest.importorskip("jiwer")
+    pytest.importorskip("rapidfuzz")
     nbest, path = save(tmp_path / "nbest", ["u a", "v b"]), tmp_path / "refs"
     told = 0
     for seed in range(SEEDS):
@@ -224,4 +224,4 @@ def test_json_of_other_shapes(tmp_path: Path, outcome_of: Read) -> None:
         if isinstance(outcome := outcome_of(path), str):
             told.append(outcome)
     assert len(told) > 100
-    assert all("line 1" in one or "has no hypothesis" in one for one in told)
+    assert all("line 1 " in one or "element 1 " in one or "has no hypothesis" in one for one in told)

@@ -13,7 +13,7 @@ import pytest
 from command import Command, Refused
 from pages import read_page
 
-from .made_lists import LISTS, SHOWN, WRITERS, Record, read, record, save
+from .made_lists import LISTS, SHOWN, WITHOUT_MODEL, WRITERS, Record, read, record, save
 
 Reader = Callable[..., list[Record]]
 FORMS = sorted(WRITERS)
@@ -36,11 +36,11 @@ def lists_of(bnce: Command, trained: Path, tmp_path: Path) -> Reader:
 def test_round_trip(bnce: Command, trained: Path, tmp_path: Path, lists_of: Reader, form: str, told: bool) -> None:
     arguments = [*WRITERS[form](tmp_path, LISTS), *(["--format", form] if told else [])]
     assert lists_of(*arguments) == bare(LISTS, form)
-    outcome = bnce("rescore", trained, *arguments, "--weight", "lm=0")
+    outcome = bnce("rescore", trained, *arguments, *WITHOUT_MODEL)
     assert outcome.stdout == "spk-a the cat sat\nb ünïcode 日本\nc_3 o'clock\n"
     references = "with references" if form == "jsonl" else "no references inside"
     assert f"was read as {SHOWN[form]}: 3 utterances, 7 hypotheses, {references}; scores: am" in outcome.stderr
-    found = bnce("rescore", trained, *arguments, "--weight", "lm=0", "--json").json
+    found = bnce("rescore", trained, *arguments, *WITHOUT_MODEL, "--json").json
     assert found["format"] == form
     # References that a list has are used, though nobody asked.
     assert ("before" in found) is (form == "jsonl")
@@ -78,7 +78,7 @@ def test_kaldi_with_numbers(bnce: Command, trained: Path, tmp_path: Path, lists_
     assert costs[0]["hyps"][1] == {"text": "the cat", "am_score": 20.0, "lm_score": 20.0, "ctc": 20.0}
     # A score has the same names in every format.
     assert lists_of(path, "--scores", f"score={am}") == expected
-    told = bnce("rescore", trained, path, "--scores", f"lm={am}", "--scores", f"am={am}").stderr
+    told = bnce("rescore", trained, path, "--scores", f"lm={am}", "--scores", f"am={am}", *WITHOUT_MODEL).stderr
     assert "scores: am, old_lm ('lm')." in told
 
 
@@ -102,7 +102,7 @@ def test_keys_that_do_not_begin_with_1_are_names(tmp_path: Path, lists_of: Reade
     "hypotheses",
     [
         [{"text": "a b", "am_score": -1, "lm_score": -2}, {"text": "", "am_score": -3.5, "lm_score": -4}],
-        [{"pred_text": "a  b", "score": -1, "lm_score": -2}, {"hyp": "", "score": "-3.5", "old_lm_score": -4}],
+        [{"pred_text": "a  b", "score": -1, "lm": -2}, {"hyp": "", "score": "-3.5", "lm": -4, "x": None}],
     ],
 )
 @pytest.mark.parametrize(("name", "lists"), [("utt", "hyps"), ("audio_filepath", "beams"), ("id", "nbest")])
@@ -123,17 +123,44 @@ def test_named_scores_in_json(bnce: Command, trained: Path, tmp_path: Path, list
     hypothesis = {"text": "a", "dec": -1.5, "ctc": -2, "lm": -3.0, "score": -4.0, "tokens": [1], "final": True}
     path = save(tmp_path / "n.jsonl", [json.dumps({"utt": "u", "hyps": [hypothesis]})])
     own = {"text": "a", "am_score": -4.0, "lm_score": -3.0, "dec": -1.5, "ctc": -2.0}
-    assert lists_of(path) == [{"utt": "u", "hyps": [own]}]
-    told = bnce("rescore", trained, path).stderr
+    fields = ["--scores", "dec", "--scores", "ctc"]
+    assert lists_of(path, *fields) == [{"utt": "u", "hyps": [own]}]
+    told = bnce("rescore", trained, path, *fields, *WITHOUT_MODEL).stderr
     assert "1 utterance, 1 hypothesis, no references inside; scores: am ('score'), old_lm ('lm'), dec, ctc." in told
+    assert "Not used as scores" not in told
+
+
+def test_numbers_beside_scores_are_scores_only_by_name(
+    bnce: Command, refused: Refused, trained: Path, tmp_path: Path
+) -> None:
+    hypotheses = [
+        {"text": "ba be", "score": -1, "ntok": 7, "ctc": -2.0},
+        {"text": "ba", "score": -2, "ntok": 3, "ctc": 0},
+    ]
+    path = save(tmp_path / "n.jsonl", [json.dumps({"utt": "u", "ref": "ba", "hyps": hypotheses})])
+    told = bnce("rescore", trained, path).stderr
+    assert "Not used as scores: 'ntok', 'ctc'. Name one with --scores NAME or --weight NAME=W to use it." in told
+    tuned = bnce("rescore", trained, "--tune", path, "--json").json
+    assert (tuned["scores"], tuned["left_out"]) == (["am"], [told.splitlines()[1]])
+    assert not {"ntok", "ctc"} & set(tuned["tuning"]["weights"])
+    found = bnce("rescore", trained, "--tune", path, "--scores", "ctc", "--json").json
+    assert found["scores"] == ["am", "ctc"]
+    assert "ctc" in found["tuning"]["weights"]
+    weights = bnce("rescore", trained, path, "--weight", "ctc=2", "--json").json["weights"]
+    assert weights["scores"] == {"ctc": 2}
+    save(tmp_path / "w.json", [json.dumps(weights)])
+    assert bnce("rescore", trained, path, "--weights", tmp_path / "w.json", "--json").json["scores"] == ["am", "ctc"]
+    assert "Unknown score in --scores 'ctx': choose one of am, score." in refused(
+        "rescore", trained, path, "--scores", "ctx"
+    )
 
 
 def test_a_score_that_some_lack_is_left_out_and_told(bnce: Command, trained: Path, tmp_path: Path) -> None:
     lines = ['{"utt": "a", "hyps": [{"text": "x", "dec": 1}]}', '{"utt": "b", "hyps": [{"text": "x"}]}']
     path = save(tmp_path / "n.jsonl", lines)
-    told = bnce("rescore", trained, path).stderr
+    told = bnce("rescore", trained, path, *WITHOUT_MODEL).stderr
     assert f"The score 'dec' is not used: '{path}', line 2 does not have it for all hypotheses." in told
-    assert bnce("rescore", trained, path, "--json").json["scores"] == []
+    assert bnce("rescore", trained, path, *WITHOUT_MODEL, "--json").json["scores"] == []
 
 
 @pytest.mark.parametrize("as_array", [True, False])
@@ -175,9 +202,10 @@ def test_jobs_of_a_decode(tmp_path: Path, refused: Refused, trained: Path, lists
 @pytest.mark.parametrize(
     ("file", "lines", "told"),
     [
-        ("2best_recog/text", ["u x", "v y"], "text', line 2 has 'v', which 1best_recog does not have"),
+        ("2best_recog/text", ["u x", "v y"], "has 0 scores for 'v', but there is 1 hypothesis"),
+        ("3best_recog/text", ["v y"], "text', line 1 has 'v', which 2best_recog does not have"),
         ("2best_recog/score", ["u 1", "w 2"], "has a score for 'w', which .* does not have"),
-        ("2best_recog/score", ["w 2"], "has 'u', which .*score' does not have"),
+        ("2best_recog/score", ["w 2"], "has 0 scores for 'u', but there is 1 hypothesis"),
         ("1best_recog/score", ["u tensor(nan)"], "line 1 has the score 'nan'"),
         ("1best_recog/text", ["u x", "u y"], "line 2 has 'u' again"),
         ("4best_recog/text", ["u x"], "has no 3best_recog, but 4best_recog"),
@@ -210,8 +238,12 @@ def test_a_directory_without_a_decode(tmp_path: Path, refused: Refused, trained:
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("n", "a-1 x\na-1 y\n", "has 'a-1' again on line 2: keys that end in numbers are read as 'utterance-number'"),
-        ("n.tsv", "u\t1\t2\ta\nu\t1\ta\n", "line 2 has 3 columns instead of 4: give utterance, acoustic score"),
+        ("n", "a-1 x\na-1 y\n", "line 2 has 'a-1' again: keys that end in numbers are read as 'utterance-number'"),
+        (
+            "n.tsv",
+            "u\t1\t2\ta\nu\t1\ta\n",
+            "line 2 has 3 columns instead of 4: give utt, am, old_lm, hyp",
+        ),
         ("n.tsv", "u\tone\t2\ta\n", "line 1 has the score 'one': it must be a finite number"),
         ("n.tsv", "u\t1\tnan\ta\n", "line 1 has the score 'nan'"),
         ("n.tsv", "\t1\t2\ta\n", "line 1 has no utterance"),
@@ -228,10 +260,9 @@ def test_a_directory_without_a_decode(tmp_path: Path, refused: Refused, trained:
             r'{"utt": "u", "ref": "\ud800", "hyps": ["a"]}',
             r"line 1 has the text '\\ud800', which has half of",
         ),
-        ("n.jsonl", r'{"utt": "u", "hyps": [{"text": "a", "x\ty": 1}]}', r"line 1 has a score with the name 'x\\ty'"),
         ("n.jsonl", "{}\n{", "line 1 has none of the fields utt, utt_id"),
-        ("n.jsonl", "{", "line 1 is not a JSON object"),
-        ("n.jsonl", "[1]", "line 1 has an element in its array that is not an object"),
+        ("n.jsonl", "{", "line 1 is not valid JSON"),
+        ("n.jsonl", "[1]", "element 1 is not a JSON object"),
         ("n.jsonl", "3", "line 1 is not a JSON object"),
         ("n.jsonl", '{"utt": "a", "hyps": []}', "line 1 has no list of hypotheses"),
         ("n.jsonl", '{"utt": "a", "hyps": "x"}', "line 1 has no list of hypotheses"),
@@ -243,17 +274,15 @@ def test_a_directory_without_a_decode(tmp_path: Path, refused: Refused, trained:
         ("n.jsonl", '{"utt": "a", "hyps": [["x", true]]}', "line 1 has the score True"),
         ("n.jsonl", '{"utt": "a", "hyps": ["x"]}\n{"utt": "a", "hyps": ["x"]}', "line 2 has 'a' again"),
         ("n.jsonl", '{"utt": "a", "hyps": ["x", ["y", 1]]}', "1 scores named am_score or .* for 2 hypotheses"),
-        ("n.json", '[\n{"utt": "a", "hyps": ["x"]},\n]', "line 3 is not a JSON object"),
-        ("n.json", '[\n{"utt": "a", "hyps": ["x"]}', "has no comma or bracket after an object"),
-        ("n.json", '[\n{"utt": "a", "hyps": ["x"]}\n] 3', "line 3 has '3' after the array"),
-        ("n.json", '{"utt": "a", "utt": "b", "hyps": ["x"]}', "1 is not a JSON object .*the name 'utt' more than once"),
+        ("n.json", '[\n{"utt": "a", "hyps": ["x"]},\n]', "line 3 is not valid JSON"),
+        ("n.json", '[\n{"utt": "a", "hyps": ["x"]}', "line 2 is not valid JSON"),
+        ("n.json", '[\n{"utt": "a", "hyps": ["x"]}\n] 3', "line 3 is not valid JSON"),
         ("n.json", '{"utt": "a", "hyps": ["x"], "ref": 3}', "line 1 has the reference 3"),
         (
             "n.json",
             '{"utt": "a", "hyps": ["x"], "ref": "x"}\n{"utt": "b", "hyps": ["x"]}',
             "line 2 has no reference for 'b'",
         ),
-        ("n.json", '{"input": ["x"]}\n{"utt": "b", "hyps": ["x"]}', "line 2 differs from the others"),
     ],
 )
 def test_refused_lists(tmp_path: Path, refused: Refused, trained: Path, name: str, content: str, told: str) -> None:
@@ -264,7 +293,7 @@ def test_refused_lists(tmp_path: Path, refused: Refused, trained: Path, name: st
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        (["spk-a-1 1", "b-1 2"], "has no score for 'spk-a-2'"),
+        (["spk-a-1 1", "b-1 2"], "has 0 scores for 'spk-a-2', but there is 1 hypothesis"),
         (["spk-a-1 1 2"], "line 1 has 3 columns: give a key and one score"),
         (["spk-a-1"], "line 1 has 1 columns"),
         (["spk-a-1 inf"], "line 1 has the score 'inf'"),
@@ -284,7 +313,7 @@ def test_refused_options(tmp_path: Path, refused: Refused, trained: Path) -> Non
     told = refused("rescore", trained, path, "--format", "htk")
     assert "Unknown format of n-best lists 'htk': choose one of espnet, jsonl, tsv, kaldi." in told
     told = refused("rescore", trained, path, "--scores", f"am={path}")
-    assert f"--scores is for Kaldi text, and '{path}' is read as tsv: leave it out, or give --format kaldi." in told
+    assert f"--scores NAME=FILE is for Kaldi text, and '{path}' is read as tsv: give only the NAME of a score" in told
 
 
 @pytest.mark.parametrize(
@@ -297,13 +326,13 @@ def test_refused_options(tmp_path: Path, refused: Refused, trained: Path) -> Non
 def test_references(
     bnce: Command, refused: Refused, trained: Path, tmp_path: Path, name: str, lines: list[str]
 ) -> None:
-    pytest.importorskip("jiwer")
+    pytest.importorskip("rapidfuzz")
     nbest = save(tmp_path / "nbest", ["u a b", "v"])
     refs = save(tmp_path / name, lines)
-    found = bnce("rescore", trained, nbest, "--refs", refs, "--json").json
+    found = bnce("rescore", trained, nbest, "--refs", refs, *WITHOUT_MODEL, "--json").json
     assert (found["after"]["wer"], found["after"]["num_words"]) == (0, 2)
     twice = save(tmp_path / f"twice-{name}", [*lines, *lines])
-    assert re.search(r"has '[uv]' again on line \d", refused("rescore", trained, nbest, "--refs", twice))
+    assert re.search(r"line \d has '[uv]' again", refused("rescore", trained, nbest, "--refs", twice))
     save(nbest, ["u a b", "w c"])
     told = refused("rescore", trained, nbest, "--refs", refs)
     assert "has no reference for 'w': give one for every utterance of the list" in told
@@ -318,7 +347,8 @@ def test_the_examples_of_the_documentation(tmp_path: Path, lists_of: Reader) -> 
         "tsv": [line for line in shown if line.startswith(("utt\t", "x\t"))],
     }
     for form, lines in blocks.items():
-        first = lists_of(save(tmp_path / form, lines))[0]["hyps"][0]
+        options = ["--scores", "ctc"] if form == "jsonl" else []
+        first = lists_of(save(tmp_path / form, lines), *options)[0]["hyps"][0]
         assert first["text"] == "a b"
         assert {"am_score", "ctc"} <= set(first)
     for form in FORMS:

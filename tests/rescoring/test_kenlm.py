@@ -7,6 +7,7 @@ import inspect
 import math
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_corpus import END, UNK, small_model
@@ -25,12 +26,12 @@ def make_model(body: str = "lstm", loss: str = "bnce", **shape: int) -> Model:
     return run_model(small_model(body, order=4, loss=loss, **shape), HEARD, Normaliser(True, "words", "lines"))
 
 
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("mode", ["unnormalised", "normalised"])
 @pytest.mark.parametrize("body", ["ffnn", "lstm"])
-def test_the_sentence_as_a_whole_and_in_steps(body: str, normalised: bool) -> None:
+def test_the_sentence_as_a_whole_and_in_steps(body: str, mode: Any) -> None:
     run = make_model(body)
-    model = kenlm.Model(run, normalised=normalised)
-    expected = plain_log_probs(run.network, IDS, normalised) / math.log(10)
+    model = kenlm.Model(run, mode=mode)
+    expected = plain_log_probs(run.network, IDS, mode == "normalised") / math.log(10)
     assert model.score(SENTENCE) == pytest.approx(expected.sum(), abs=1e-4)
     assert model.score(SENTENCE.encode(), eos=False) == pytest.approx(expected[:-1].sum(), abs=1e-4)
     assert model.perplexity(SENTENCE) == pytest.approx(10 ** (-expected.sum() / 5), rel=1e-4)

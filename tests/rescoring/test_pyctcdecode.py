@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from typing import Any
 
 import pytest
-from command import Command
 from small_corpus import END, UNK, small_model
 
-from bnce import DecoderLanguageModel, Model, UserError, load
+from bnce import DecoderLanguageModel, Model, UserError
 from tests.scoring.models import HEARD, Unigram, mixture, run_model
 from tests.scoring.plain import plain_log_probs
 
@@ -18,27 +17,19 @@ def make_model(body: str = "lstm") -> Model:
     return run_model(small_model(body, order=4), HEARD)
 
 
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("mode", ["unnormalised", "normalised"])
 @pytest.mark.parametrize("body", ["ffnn", "lstm"])
-def test_a_sentence_in_steps_is_the_sentence(body: str, normalised: bool) -> None:
+def test_a_sentence_in_steps_is_the_sentence(body: str, mode: Any) -> None:
     """As a decoder does: word by word, the last with the sentence's end, alpha and beta as in shallow fusion."""
     model = make_model(body)
-    adapter = DecoderLanguageModel(model, alpha=0.7, beta=0.3, normalised=normalised)
+    adapter = DecoderLanguageModel(model, alpha=0.7, beta=0.3, mode=mode)
     state, total = adapter.get_start_state(), 0.0
     for word, is_last in (("HELLO", False), ("world", False), ("zebra", False), ("help", True)):
         score, state = adapter.score(state, word, is_last_word=is_last)
         total += score
-    log_prob = plain_log_probs(model.network, [2, 4, UNK, 3, END], normalised).sum()
+    log_prob = plain_log_probs(model.network, [2, 4, UNK, 3, END], mode == "normalised").sum()
     # One word is unknown: its offset is a log10.
     assert total == pytest.approx(0.7 * (log_prob - 10.0 * math.log(10)) + 4 * 0.3, abs=1e-4)
-
-
-def test_an_exported_run_says_what_the_run_says(bnce: Command, trained: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    assert bnce("export", trained, "--to", "onnx", "--out", tmp_path / "exported").status == 0
-    adapters = [DecoderLanguageModel(load(path)) for path in (trained, tmp_path / "exported")]
-    scores = [adapter.score(adapter.get_start_state(), "ba", is_last_word=True)[0] for adapter in adapters]
-    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
 def test_the_state_goes_on_from_the_last_word() -> None:

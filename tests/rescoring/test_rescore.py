@@ -41,8 +41,8 @@ def test_every_hypothesis_has_its_own_score(bnce: Command, trained: Path, tmp_pa
     found = {row[head.index("hypothesis")]: float(row[head.index("ln_prob")]) for row in rows}
     assert len(rows) == len(texts)
     assert set(found) == set(texts)
-    for text, expected in zip(texts, model.score(texts, normalised=mode == "normalised"), strict=True):
-        assert found[text] == pytest.approx(expected.log10_prob * math.log(10), abs=1e-3)
+    for text, expected in zip(texts, model.score(texts, mode=mode), strict=True):
+        assert found[text] == pytest.approx(expected.log_prob, abs=1e-3)
     # Equal hypotheses have equal scores to the bit, so that none of them wins by chance.
     assert len({(row[-1], row[head.index("ln_prob")]) for row in rows}) == len(found)
 
@@ -80,3 +80,10 @@ def test_totals(bnce: Command, trained: Path, lists: Path, tmp_path: Path) -> No
     totals = [hypothesis["total"] for hypothesis in first["hyps"]]
     assert totals == sorted(totals, reverse=True)
     assert third["hyps"][0]["ln_prob"] == third["hyps"][1]["ln_prob"]
+
+
+def test_a_total_that_is_not_finite_is_refused(trained: Path) -> None:
+    with pytest.raises(
+        library.UserError, match=r"The total of a hypothesis is not a finite number with am_weight 1e\+308"
+    ):
+        library.load(trained).rescore([("ba", 1e10)], score_weight=1e308)

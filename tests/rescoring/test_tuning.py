@@ -14,7 +14,7 @@ from command import Command
 
 from .made_lists import Record, save
 
-pytest.importorskip("jiwer")
+pytest.importorskip("rapidfuzz")
 
 U, H = 150, 10
 WORDS = ["ba", "be", "bi", "bo", "da", "de", "di", "xyzzy"]
@@ -31,6 +31,8 @@ def tune(bnce: Command, trained: Path, tmp_path: Path) -> Tune:
         if test:
             arguments += ["--test", save(tmp_path / "test.jsonl", map(json.dumps, test))]
         options = [part for weight in weights for part in ("--weight", weight)]
+        fields = {name for one in lists for hypothesis in one["hyps"] for name in hypothesis} - {"text", "am", "old_lm"}
+        options += [part for name in fields for part in ("--scores", name)]
         return bnce("rescore", trained, *arguments, *options, "--json").json
 
     return run

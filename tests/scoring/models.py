@@ -9,12 +9,16 @@ import numpy as np
 from small_corpus import SPECIALS, VOCAB_SIZE
 
 from bnce import Model, Normaliser
+from bnce.corpus.cutter import Tokens
+from bnce.corpus.spelling import SpellingModel
 from bnce.corpus.vocabulary import Vocabulary
+from bnce.engine.network import Mode, Network
+from bnce.engine.torch_network import TorchNetwork
 from bnce.scoring.mixture import MixtureModel
+from bnce.scoring.results import WordScores
 from bnce.scoring.run_model import RunModel
-from bnce.scoring.scored import WordScores
-from bnce.spelling.model import SpellingModel
 
+MODES: tuple[Mode, ...] = ("unnormalised", "normalised")
 WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
 AS_IT_STANDS = Normaliser(lowercase=False, tokens="whitespace", sentences="lines")
 # What a decoder's lexicon has: real words, whose parts are spelt.
@@ -25,6 +29,7 @@ def run_model(
     network: Any, words: Sequence[str] = WORDS, normaliser: Normaliser | None = None, **more: Any
 ) -> RunModel:
     """Give a network as the model of a run."""
+    network = network if isinstance(network, Network) else TorchNetwork(network)
     return RunModel(network, Vocabulary(words), normaliser or Normaliser(True, "whitespace", "split"), **more)
 
 
@@ -39,44 +44,30 @@ def spelling_model(learnt: Sequence[str], words: Sequence[str] = WORDS) -> Spell
 
 
 class Unigram(Model):
-    """A model of fixed probabilities; words without one are unknown and get the rest."""
+    """A model of fixed probabilities, as anybody may write one; words without one are unknown and get the rest."""
 
     kind = "unigram"
 
-    def __init__(
-        self,
-        probs: dict[str, float],
-        normaliser: Normaliser = AS_IT_STANDS,
-        name: str = "unigram",
-    ) -> None:
+    def __init__(self, probs: dict[str, float], normaliser: Normaliser = AS_IT_STANDS, name: str = "unigram") -> None:
         self.probs, self.normaliser, self.name = probs, normaliser, name
 
     @property
     def vocabulary(self) -> Vocabulary:
         return Vocabulary([*SPECIALS, *(word for word in self.probs if word not in SPECIALS)])
 
-    def score_words(
-        self,
-        sentences: Sequence[Sequence[str]],
-        *,
-        normalised: bool = False,
-        share_prefixes: bool = False,
-        after: Sequence[Any] | None = None,
-        spell: bool = False,
-    ) -> list[WordScores]:
-        found = []
-        for words in sentences:
-            oov = np.array([word not in self.probs for word in [*words, "</s>"]])
-            found.append(WordScores(self.next_log_probs(None, [*words, "</s>"]), oov, [1] * len(oov)))
-        return found
+    def log_probs(self, text: Tokens, *, after: Any = None, keep_states: bool = False, **how: Any) -> WordScores:
+        oov_N = np.array([word not in self.probs for word in text.words], dtype=bool)
+        states = [None] * len(text) if keep_states else None
+        ones_N = np.ones(len(oov_N), dtype=np.int64)
+        return WordScores(self._log_probs(text.words), oov_N, ones_N, text.num_words_S, "normalised", states)
 
-    def start(self) -> Any:
-        return None
+    def advance_all(self, states: Sequence[Any], text: Tokens) -> list[Any]:
+        return list(states)
 
-    def advance(self, state: Any, word: str) -> Any:
-        return None
+    def distribution(self, state: Any, *, mode: Any = None) -> np.ndarray:
+        return self._log_probs(self.vocabulary.words)
 
-    def next_log_probs(self, state: Any, words: Sequence[str], *, normalised: bool = False) -> np.ndarray:
+    def _log_probs(self, words: Sequence[str]) -> np.ndarray:
         rest = 1 - sum(self.probs.values())
         with np.errstate(divide="ignore"):
             return np.log([self.probs.get(word, rest) for word in words])

@@ -10,6 +10,10 @@ import numpy as np
 import torch
 from small_corpus import END, small_model
 
+from bnce.engine.numpy_network import NumpyNetwork
+from bnce.runs.directory import Run
+from bnce.runs.model_file import load_model
+
 # A number behind a name is that of its layers.
 BODIES = ["ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm", "rnn 2", "relu-lstm 2", "transformer 2"]
 
@@ -26,7 +30,9 @@ def model_of(body: str) -> Any:
 
 def in_float64(model: Any) -> Any:
     """Copy a model as it is now."""
-    return copy.deepcopy(model).double().eval()
+    if isinstance(model, NumpyNetwork):
+        model = load_model(Run.open(model.name.strip("'")))
+    return copy.deepcopy(getattr(model, "model", model)).double().eval()
 
 
 def plain_scores(model: Any, history: Sequence[int]) -> torch.Tensor:
@@ -49,6 +55,6 @@ def plain_log_probs(
     double = in_float64(model)
     for place, word in enumerate(sentence):
         score_V = _scores(double, [*before, *sentence[:place]])
-        constant = torch.logsumexp(score_V, 0) if normalised else model.output.log_z.double()
+        constant = torch.logsumexp(score_V, 0) if normalised else double.output.log_z
         found.append(float(score_V[word] - constant))
     return np.array(found)

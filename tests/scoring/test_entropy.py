@@ -11,7 +11,7 @@ from run_files import write_mixture
 from small_corpus import END
 
 from bnce import MODELS, Model, UserError, load, surprisal
-from tests.tables.models import WORDS, make_model, write_model
+from tests.data.models import WORDS, make_model, write_model
 
 from .plain import plain_scores
 
@@ -42,7 +42,7 @@ def test_a_run(body: str) -> None:
 
 def test_a_layer_that_normalises_itself() -> None:
     model = make_model("lstm", "adaptive-softmax")
-    log_prob_V = model.next_log_probs(model.start(), model.vocabulary.words, normalised=True)
+    log_prob_V = model.next_log_probs(model.start(), model.vocabulary.words, mode="normalised")
     assert entropies(model)[0] == pytest.approx(-float(np.exp(log_prob_V) @ log_prob_V), abs=1e-4)
 
 
@@ -51,7 +51,7 @@ def test_word_by_word(kind: str) -> None:
     model = make_model(kind)
     found = entropies(model)
     state = model.advance(model.start(), "a")
-    prob_V = np.exp(model.next_log_probs(state, model.vocabulary.words, normalised=True))
+    prob_V = np.exp(model.next_log_probs(state, model.vocabulary.words, mode="normalised"))
     assert prob_V.sum() == pytest.approx(1, abs=1e-4)
     assert found[1] == pytest.approx(-float(prob_V @ np.log(prob_V)))
     if kind == "n-gram":

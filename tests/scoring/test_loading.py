@@ -43,7 +43,7 @@ def test_a_mixture_survives_its_file(bnce: Command, run: Path, tmp_path: Path) -
         expected = np.exp(by_run.log_probs) / 3 + 2 * np.exp(by_ngram.log_probs) / 3
         np.testing.assert_allclose(np.exp(mixed.log_probs), expected, rtol=1e-5)
         np.testing.assert_array_equal(mixed.oov, by_run.oov & by_ngram.oov)
-    assert mixture.ids(["w3"]) == [3, 0]
+    assert mixture.encode(["w3"]).tolist() == [3, 0]
     # Moved together, they still find each other.
     moved = tmp_path.parent / f"{tmp_path.name}-moved"
     tmp_path.rename(moved)

@@ -14,7 +14,7 @@ from small_corpus import VOCAB_SIZE
 
 from bnce import Model, Normaliser, Sampling, UserError, load
 
-from .models import ONE, OTHER, Unigram, run_model, spelling_model
+from .models import MODES, ONE, OTHER, Mode, Unigram, run_model, spelling_model
 from .models import mixture as mix
 
 kenlm = pytest.importorskip("kenlm")
@@ -37,40 +37,37 @@ def mixture(parts: tuple[Path, Path], tmp_path: Path) -> Model:
     return loaded
 
 
-@pytest.mark.parametrize("normalised", [False, True])
-def test_probabilities_are_the_sums_of_the_parts(mixture: Model, parts: tuple[Path, Path], normalised: bool) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_probabilities_are_the_sums_of_the_parts(mixture: Model, parts: tuple[Path, Path], mode: Mode) -> None:
     run, ngram = (load(part) for part in parts)
     assert run.kind == "run"
-    scored = [model.score(TEXTS, normalised=normalised) for model in (mixture, run, ngram)]
+    scored = [model.score(TEXTS, mode=mode) for model in (mixture, run, ngram)]
     for mixed, by_run, by_ngram in zip(*scored, strict=True):
-        expected = 0.7 * 10**by_run.log10_probs + 0.3 * 10**by_ngram.log10_probs
-        np.testing.assert_allclose(10**mixed.log10_probs, expected, rtol=1e-5)
+        expected = 0.7 * np.exp(by_run.log_probs) + 0.3 * np.exp(by_ngram.log_probs)
+        np.testing.assert_allclose(np.exp(mixed.log_probs), expected, rtol=1e-5)
         assert mixed.words == by_run.words
     hypotheses = [("w3 w4", -1.0), ("w5", -0.5)]
-    for one in mixture.rescore(hypotheses, normalised=normalised):
-        (alone,) = mixture.score([one.text], normalised=normalised)
-        assert one.log_prob == pytest.approx(alone.log10_prob * math.log(10), rel=1e-5)
+    for one in mixture.rescore(hypotheses, mode=mode):
+        (alone,) = mixture.score([one.text], mode=mode)
+        assert one.log_prob == pytest.approx(alone.log_prob, rel=1e-5)
         assert one.total == pytest.approx(one.score + one.log_prob)
-    found = mixture.next_words("w3", VOCAB_SIZE + 5, normalised=normalised)
-    apart = [
-        {word.word: word.prob for word in model.next_words("w3", VOCAB_SIZE, normalised=normalised)}
-        for model in (run, ngram)
-    ]
+    found = mixture.next_words("w3", VOCAB_SIZE + 5, mode=mode)
+    apart = [{word.word: word.prob for word in model.next_words("w3", VOCAB_SIZE, mode=mode)} for model in (run, ngram)]
     assert [word.prob for word in found] == sorted((word.prob for word in found), reverse=True)
     assert {word.word for word in found} == set(run.vocabulary.words)
     for word in found:
         assert word.prob == pytest.approx(0.7 * apart[0][word.word] + 0.3 * apart[1][word.word], rel=1e-4)
-    if normalised:
+    if mode == "normalised":
         assert sum(word.prob for word in found) == pytest.approx(1, abs=1e-4)
     # As a beam search sees it: the same words one by one.
     scorer = mixture.scorer()
     state, total = scorer.start(), 0.0
     for number in mixture.encode(["w3", "w4"]):
-        total += float(scorer.score([state], [number], normalised)[0])
+        total += float(scorer.score([state], [number], mode)[0])
         (state,) = scorer.advance([state], [number])
-    (whole,) = mixture.score(["w3 w4"], normalised=normalised)
-    assert total == pytest.approx(whole.log10_prob * math.log(10), rel=1e-5)
-    several = scorer.score([scorer.start()] * 2, [[2, 3, 4], [4, 3, 2]], normalised)
+    (whole,) = mixture.score(["w3 w4"], mode=mode)
+    assert total == pytest.approx(whole.log_prob, rel=1e-5)
+    several = scorer.score([scorer.start()] * 2, [[2, 3, 4], [4, 3, 2]], mode)
     assert several.shape == (2, 3)
     np.testing.assert_allclose(several[0], several[1][::-1])
 
@@ -89,11 +86,11 @@ def test_what_runs_remember_is_carried_over(mixture: Model, parts: tuple[Path, P
     run, ngram = (load(part) for part in parts)
     carried = [model.score(TEXTS, carry=True) for model in (mixture, run)]
     for mixed, by_run, by_ngram in zip(*carried, ngram.score(TEXTS), strict=True):
-        expected = 0.7 * 10**by_run.log10_probs + 0.3 * 10**by_ngram.log10_probs
-        np.testing.assert_allclose(10**mixed.log10_probs, expected, rtol=1e-5)
+        expected = 0.7 * np.exp(by_run.log_probs) + 0.3 * np.exp(by_ngram.log_probs)
+        np.testing.assert_allclose(np.exp(mixed.log_probs), expected, rtol=1e-5)
     after = mixture.read(mixture.start(), TEXTS[0])
     (one,) = mixture.rescore([TEXTS[1]], after=after)
-    assert one.log_prob == pytest.approx(carried[0][1].log10_prob * math.log(10), rel=1e-4)
+    assert one.log_prob == pytest.approx(carried[0][1].log_prob, rel=1e-4)
     (fresh,) = mixture.rescore([TEXTS[1]])
     assert fresh.log_prob != pytest.approx(one.log_prob, rel=1e-4)
 
@@ -102,9 +99,8 @@ def test_what_it_says_of_itself(mixture: Model, parts: tuple[Path, Path]) -> Non
     assert (mixture.log_z, mixture.device) == (None, "cpu")
     assert mixture.vocabulary.words == load(parts[0]).vocabulary.words
     assert sorted(load(parts[1]).vocabulary.words) == sorted(mixture.vocabulary.words)
-    mixture.refuse_unnormalised()
-    assert mixture.has_constant
-    assert not load(parts[1]).has_constant
+    assert [mixture.choose_mode(mode) for mode in (None, *MODES)] == ["unnormalised", *MODES]
+    assert [load(parts[1]).choose_mode(mode) for mode in (None, *MODES)] == ["normalised"] * 3
     assert [one.kind for one in (mixture, *mixture.components)] == ["mixture", "run", "n-gram"]
 
 
@@ -122,10 +118,10 @@ def test_refusals(mixture: Model, parts: tuple[Path, Path], tmp_path: Path) -> N
         encoding="utf-8",
     )
     softmax = load(tmp_path / "mix.toml")
-    assert softmax.score(TEXTS, normalised=True)
-    for ask in (softmax.refuse_unnormalised, lambda: softmax.score(TEXTS)):
-        with pytest.raises(UserError, match=f"^'{parts[0]}' was trained with the loss softmax and has no constant Z"):
-            ask()
+    assert softmax.score(TEXTS, mode="normalised")
+    assert softmax.choose_mode(None) == "normalised"
+    with pytest.raises(UserError, match=f"^'{parts[0]}' was trained with the loss softmax and has no constant Z"):
+        softmax.score(TEXTS, mode="unnormalised")
 
 
 def test_unknown_words_are_spelt_by_each_component(parts: tuple[Path, Path]) -> None:
@@ -136,14 +132,14 @@ def test_unknown_words_are_spelt_by_each_component(parts: tuple[Path, Path]) -> 
     spelling = spelling_model(["w4", "w100"], fewer)
     other = run_model(run.network, fewer, run.normaliser, name="other", spelling=spelling)
     mixture = mix([run, other], WEIGHTS)
-    one, two = (model.score(TEXTS, normalised=True, spell=True) for model in (run, other))
+    one, two = (model.score(TEXTS, mode="normalised", spell=True) for model in (run, other))
     for carry in (False, True):
         one, two, mixed = (
-            model.score(TEXTS, normalised=True, spell=True, carry=carry) for model in (run, other, mixture)
+            model.score(TEXTS, mode="normalised", spell=True, carry=carry) for model in (run, other, mixture)
         )
         for first, second, found in zip(one, two, mixed, strict=True):
-            expected = np.log10(WEIGHTS[0] * 10**first.log10_probs + WEIGHTS[1] * 10**second.log10_probs)
-            np.testing.assert_allclose(found.log10_probs, expected, atol=1e-6)
+            expected = np.log(WEIGHTS[0] * np.exp(first.log_probs) + WEIGHTS[1] * np.exp(second.log_probs))
+            np.testing.assert_allclose(found.log_probs, expected, atol=1e-6)
             assert found.num_oov == 0
     for with_ngram in (arpa, mix([run, arpa], WEIGHTS)):
         for ask in (with_ngram.score, with_ngram.score_words):
@@ -170,7 +166,7 @@ def test_probabilities_are_summed() -> None:
 def test_weights_of_nothing_and_probabilities_of_nothing() -> None:
     def log_probs(weights: list[float], *probs: float) -> list[float]:
         components = [Unigram({"a": prob, "b": 0.0, "</s>": 0.5}) for prob in probs]
-        return mix(components, weights).score_words([["a", "b"]])[0].log_probs.tolist()
+        return mix(components, weights).score_words([["a", "b"]]).log_prob_N.tolist()
 
     assert log_probs([1.0, 0.0], 1e-300, 1e-320) == pytest.approx([math.log(1e-300), -math.inf, math.log(0.5)])
     assert log_probs([0.5, 0.5], 0.0, 0.0) == pytest.approx([-math.inf, -math.inf, math.log(0.5)])

@@ -20,17 +20,17 @@ def test_a_text_is_one_sentence() -> None:
 
 
 def test_a_new_kind_of_model_gets_the_calls_from_text() -> None:
-    """`score_words`, `start`, `advance` and `next_log_probs` are enough; `Model` has the rest."""
+    """`log_probs`, `advance_all` and `distribution` are enough; `Model` has the rest."""
     (scored,) = ONE.score(["a b zebra"])
     assert scored.words == ["a", "b", "zebra", "</s>"]
-    np.testing.assert_allclose(10**scored.log10_probs, [0.5, 0.125, 0.125, 0.25])
+    np.testing.assert_allclose(np.exp(scored.log_probs), [0.5, 0.125, 0.125, 0.25])
     assert scored.oov.tolist() == [False, False, True, False]
     assert scored.ids == [2, 3, 1, 0]
     first, second = ONE.rescore(["b", ("a", -0.1)], after=ONE.read(ONE.start(), "a b"))
     assert (first.text, second.text) == ("a", "b")
     assert first.log_prob == pytest.approx(math.log(0.5 * 0.25))
     assert (ONE.vocab_size, ONE.log_z, ONE.max_context, ONE.device) == (4, None, None, "cpu")
-    assert (ONE.has_constant, ONE.self_normalised, ONE.reader().check()) == (False, True, None)
+    assert (ONE.has_modes, ONE.self_normalised, ONE.choose_mode(None)) == (False, True, "normalised")
 
 
 def test_a_notebook_shows_what_it_is() -> None:

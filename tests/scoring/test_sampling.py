@@ -162,5 +162,5 @@ def test_a_seed_is_all_that_decides() -> None:
 def test_texts_do_not_depend_on_how_the_vocabulary_is_cut(monkeypatch: pytest.MonkeyPatch, sampling: Sampling) -> None:
     model = run_model(small_model("lstm").eval())
     whole = model.generate("w4", 6, 8, sampling, seed=2)
-    monkeypatch.setattr("bnce.scoring.engine.BLOCK_NUMBERS", 30)
+    monkeypatch.setattr("bnce.engine.network.BLOCK_NUMBERS", 30)
     assert model.generate("w4", 6, 8, sampling, seed=2) == whole

@@ -11,28 +11,15 @@ from small_corpus import open_small_run
 from starlette.testclient import TestClient
 
 from bnce import Model, Normaliser
-from bnce.serve import messages
 from bnce.serve.app import make_app
-from bnce.serve.limits import Limits
 
 MakeClient = Callable[..., TestClient]
 
 
 def make_model(body: str = "lstm", loss: str = "bnce", **settings: Any) -> Model:
-    """Make a run of a body, which may name its number of layers, too."""
-    name, _, num_layers = body.partition(" ")
+    """Make a run of a body."""
     settings = {"normaliser": Normaliser(True, "whitespace", "split"), "spelt": (), **settings}
-    return open_small_run(name, loss, order=4, num_layers=int(num_layers or 0), num_heads=2, **settings)
-
-
-def make_server(model: Model, token: str | None = None, **limits: float) -> Any:
-    """Make the ASGI application of a server."""
-    return make_app(model, "small", Limits(**limits), token=token)  # type: ignore[arg-type]
-
-
-def check_answer(kind: str, answer: dict[str, Any]) -> None:
-    """Hold an answer to what /openapi.json says of it."""
-    getattr(messages, kind).model_validate(answer)
+    return open_small_run(body, loss, order=4, num_heads=2, **settings)
 
 
 @pytest.fixture
@@ -46,7 +33,7 @@ def make_client() -> Iterator[MakeClient]:
     with ExitStack() as stack:
 
         def make(model: Model, **settings: Any) -> TestClient:
-            server = make_server(model, **settings)
+            server = make_app(model, "small", **settings)
             return stack.enter_context(TestClient(server, "http://localhost", raise_server_exceptions=False))
 
         yield make

@@ -9,7 +9,7 @@ import numpy as np
 from kneser_ney import Ngram
 from kneser_ney import by_definition as smoothed
 
-from bnce.spelling.levels import END, FIRST_BYTE, NUM_OUTCOMES, START, find_discounts
+from bnce.corpus.spelling import END, FIRST_BYTE, NUM_OUTCOMES, START, find_discounts
 
 
 def spell(word: str) -> list[int]:

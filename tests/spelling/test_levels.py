@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kneser_ney import Ngram
 
-from bnce.spelling.levels import (
+from bnce.corpus.spelling import (
     BITS,
     END,
     FIRST_BYTE,

@@ -14,9 +14,8 @@ from damage import damaged
 from safetensors.numpy import save_file
 
 from bnce import UserError
-from bnce.spelling import model as model_module
-from bnce.spelling.levels import NUM_OUTCOMES, find_ngrams, probabilities
-from bnce.spelling.model import SPELLING_FILE, SpellingModel
+from bnce.corpus import spelling as model_module
+from bnce.corpus.spelling import NUM_OUTCOMES, SPELLING_FILE, SpellingModel, find_ngrams, probabilities
 
 ODD = ["🙂", "👩‍👩‍👧", "\ud800", "x\udcffy", " ", "\0", "a" * 10_000, "日本語", "ß", "-", "\U0010ffff", "</s>"]
 

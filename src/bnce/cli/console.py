@@ -47,24 +47,16 @@ def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
-def share_cores(path: Path) -> int:
-    """Have the threads that compute this model share the cores well, and give their number."""
-    from bnce.machine.threads import num_threads_without_torch
-    from bnce.scoring.loading import needs_torch
-
-    if not needs_torch(path):  # ONNX Runtime keeps threads of its own
-        return num_threads_without_torch()
-    from bnce.machine.threads import use_threads
-
-    return use_threads()
-
-
 def open_model(path: Path, device: str) -> Model:
-    """Open a run, an exported run, a mixture or an n-gram model, to compute with."""
+    """Open a run, a mixture or an n-gram model to compute with."""
     from bnce.scoring.loading import load
 
-    share_cores(path)
-    return load(path, device)
+    model = load(path, device)
+    if sys.modules.get("torch") is not None:  # it computes a part of the model
+        from bnce.machine.threads import use_threads
+
+        use_threads()
+    return model
 
 
 def open_corpus(name: str) -> Corpus:

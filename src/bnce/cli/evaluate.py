@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bnce import files
-from bnce.cli.console import JsonOption, open_corpus, print_json, shown_progress, stderr, stdout
+from bnce.cli.console import JsonOption, open_corpus, open_model, print_json, shown_progress, stderr, stdout
 from bnce.cli.options import (
     MAY_EXCEED,
     DeviceOption,
@@ -24,7 +23,10 @@ from bnce.errors import UserError, counted
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from bnce.corpus.cutter import Tokens
     from bnce.scoring.model import Model
+
+BLOCK_SENTENCES = 2**14  # of a corpus, in memory at a time
 
 
 def evaluate(
@@ -64,14 +66,9 @@ def evaluate(
       bnce evaluate runs/relu-lstm --text news.txt.gz --detail
       bnce evaluate mixture.toml --text news.txt.gz
     """
-    from bnce.api import evaluate as measure
-    from bnce.evaluation.breakdown import without_detail
-    from bnce.machine.threads import use_threads
-    from bnce.runs.directory import Run
     from bnce.runs.texts import check_one_text, open_corpus_of
 
     check_one_text(split=split, text=text, corpus=corpus)
-    use_threads()
     name = text or split or "test"
     about: dict[str, Any] = {"run": str(run), "split" if text is None else "text": name}
     if run.is_file():
@@ -79,22 +76,26 @@ def evaluate(
             raise UserError(
                 f"--detail, --save and --in-context-only are for a run, and '{run}' is a file: leave them out."
             )
-        from bnce.scoring.interpolation import evaluate_sentences
-        from bnce.scoring.loading import load
+        from bnce.scoring.interpolation import evaluate_any
 
-        model = load(run, device)
-        if text is not None:
-            sentences = _sentences_of_text(model, text)
-        else:
-            sentences = _sentences_of_corpus(model, corpus, name)
+        model = open_model(run, device)
+        texts = _read_corpus(model, corpus, name) if text is None else _read_text(model, text)
         with shown_progress(f"evaluating on {name}") as progress:
-            first = _first(sentences, max_words)
-            record = {**about, **evaluate_sentences(model, first, lambda done: progress(done, 0))}
+            first = _first(texts, max_words)
+            record = {**about, **evaluate_any(model, first, lambda done: progress(done, 0))}
         if as_json:
             print_json(record)
         else:
             _describe_mixture(record, name)
+        if model.notice is not None:
+            stderr.print(model.notice)
         return
+    from bnce.api import evaluate as measure
+    from bnce.evaluation.breakdown import without_detail
+    from bnce.machine.threads import use_threads
+    from bnce.runs.directory import Run
+
+    use_threads()
     opened = Run.open(run)
     with shown_progress(f"evaluating on {name}") as progress:
         result = measure(
@@ -245,22 +246,20 @@ def _describe_mixture(record: dict[str, Any], name: str) -> None:
         stdout.print(f"  PPLn is {MAY_EXCEED}")
 
 
-def _sentences_of_text(model: Model, path: str) -> Iterator[list[str]]:
+def _read_text(model: Model, path: str) -> Iterator[Tokens]:
     """Cut a text into sentences as the training text was."""
-    from bnce.text.sources import named, read_lines
-    from bnce.text.tokenised import TokenisedSigns
+    from bnce.text.sources import named
 
-    signs = TokenisedSigns(model.normaliser)
-    for line in read_lines(path):
-        signs.look(line)
-        yield from model.normaliser(line)
-    warn_of_tokenised(signs, named(path))
+    cutter = model.cutter()
+    yield from cutter.cut_file(path)
+    warn_of_tokenised(cutter.signs, named(path))
 
 
-def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterator[list[str]]:
+def _read_corpus(model: Model, corpus: str | None, split: str) -> Iterator[Tokens]:
     """Spell the sentences of a split: of the corpus that is named, or else of the first run's."""
     import numpy as np
 
+    from bnce.corpus.cutter import Tokens
     from bnce.corpus.vocabulary import END
     from bnce.runs.directory import Run
     from bnce.runs.texts import open_corpus_of
@@ -276,15 +275,20 @@ def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterat
     for run in opened:
         run.check_words(source)
     ids = source.split(split)
-    ends = np.flatnonzero(ids == END).tolist()
-    return (source.vocabulary.decode(ids[last + 1 : end].tolist()) for last, end in itertools.pairwise([-1, *ends]))
+    ends = np.flatnonzero(ids == END) + 1
+    # Whole sentences, many at once; what follows the last `</s>` is none.
+    for begin in range(0, len(ends), BLOCK_SENTENCES):
+        last, own = int(ends[begin - 1]) if begin else 0, ends[begin : begin + BLOCK_SENTENCES]
+        words = source.vocabulary.decode(ids[last : own[-1]].tolist())
+        yield Tokens(words, np.diff(own, prepend=last)).encoded(model.numbering)
 
 
-def _first(sentences: Iterator[list[str]], max_words: int) -> Iterator[list[str]]:
+def _first(texts: Iterable[Tokens], max_words: int) -> Iterator[Tokens]:
     """Take the sentences that lie whole within the first words; 0 is no limit."""
-    num_words = 0
-    for words in sentences:
-        num_words += len(words) + 1
-        if 0 < max_words < num_words:
+    left = max_words or math.inf
+    for tokens in texts:
+        num_whole = int((tokens.num_words_S.cumsum() <= left).sum())
+        yield tokens.first(num_whole)
+        left -= len(tokens.words)
+        if left <= 0:
             return
-        yield words

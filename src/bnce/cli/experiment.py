@@ -14,7 +14,6 @@ import typer
 from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_list, complete_recipe
 from bnce.cli.console import JsonOption, open_corpus, print_json, stderr, stdout
-from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption, SettingsOption, option
 from bnce.errors import UserError, unknown_name
 from bnce.machine.signals import Stopped
@@ -94,6 +93,7 @@ def experiment(
       bnce experiment ltcb --corpus corpora/wiki --recipe ltcb \\
           --rows rnn,relu-lstm --out experiments/sgd
     """
+    from bnce.cli.display import shown_training
     from bnce.corpus.manifest import SPLITS
     from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device
@@ -156,8 +156,8 @@ def _report(rows: list[PlannedRow], out: Path, outcome: Outcome, as_json: bool) 
 
 
 def _print_sentences(run: Path, device: str) -> None:
+    from bnce.engine.sampling import Sampling
     from bnce.scoring.loading import load
-    from bnce.scoring.sampling import Sampling
 
     stdout.print("\nSentences that the B-NCE model makes up:")
     for sentence in load(run, device).generate(PROMPT, NUM_SENTENCES, sampling=Sampling(TEMPERATURE)):

@@ -24,7 +24,7 @@ def export(
         str | None,
         option(
             "TYPE",
-            "Number format of the word tables: float32, float16, int8, or bf16 with --to safetensors.",
+            "With --to safetensors: number format of the word tables, float32, float16, bf16 or int8.",
             show_default="float32",
             autocompletion=complete("float32", "float16", "bf16", "int8"),
         ),
@@ -33,13 +33,12 @@ def export(
 ) -> None:
     """Export the best model of a run for other programs.
 
-    Formats: onnx (for onnxruntime; 'bnce score' and other commands open it without PyTorch), transformers (Hugging
-    Face), safetensors (a smaller run directory). The results of the exported model are compared with PyTorch's.
+    Formats: onnx (graphs for ONNX Runtime, also in a browser), transformers (Hugging Face), safetensors (a smaller run
+    directory). The results of onnx and transformers are compared with PyTorch's.
 
     \b
     Examples:
       bnce export runs/relu-lstm --to onnx --out exported/onnx
-      bnce export runs/relu-lstm --to onnx --rows int8 --out exported/small
       bnce export runs/relu-lstm --to transformers --out exported/transformers
       bnce export runs/relu-lstm --to safetensors --rows int8 \\
           --out exported/int8
@@ -49,8 +48,8 @@ def export(
 
     if to not in TARGETS:
         raise unknown_name("export format", to, TARGETS)
-    if rows is not None and to not in ("onnx", "safetensors"):
-        raise UserError(f"--rows is for --to onnx and --to safetensors: {to} has float32 rows; leave it out.")
+    if rows is not None and to != "safetensors":
+        raise UserError(f"--rows is for --to safetensors: {to} has float32 rows; leave it out.")
     use_threads()
     result = _write(Run.open(run), to, out, rows or "float32")
     num_bytes = sum(file.stat().st_size for file in out.iterdir())
@@ -61,10 +60,9 @@ def export(
     stdout.print(f"{out}: {num_bytes / 1e6:,.1f} MB")
     if "max_row_error" in result:
         worst = max(result["max_row_error"].values())
-        itself = "; the directory is itself a run" if to == "safetensors" else ""
         rounding = f"rounded by at most {worst:.3g}" if worst else "not rounded"
-        stdout.print(f"  rows are {result['rows']}, {rounding}{itself}")
-    if to != "safetensors":
+        stdout.print(f"  rows are {result['rows']}, {rounding}; the directory is itself a run")
+    else:
         stdout.print(f"  largest difference of an output from PyTorch's: {result['max_difference']:.3g}")
 
 
@@ -72,7 +70,7 @@ def _write(run: Run, to: str, out: Path, rows: str) -> dict[str, Any]:
     if to == "onnx":
         from bnce.export.to_onnx import export_onnx
 
-        return export_onnx(run, out, rows)
+        return export_onnx(run, out)
     if to == "transformers":
         from bnce.export.to_transformers import export_transformers
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
-from bnce.cli.options import MAY_EXCEED, MODE_HELP, MODES, DeviceOption, TrainedModelArgument, choice, flag, option
-from bnce.errors import UserError, unknown_name
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, ModeOption, choice, flag, option
+from bnce.errors import UserError, counted, unknown_name
 
 if TYPE_CHECKING:
-    from bnce.filtering.choice import Choice, Distribution
-    from bnce.filtering.filter import Job, Progress
+    from bnce.engine.network import Mode
 
-AUTO = "auto"
+ERRORS = ("stop", "skip")
 
 
 def filter(
-    run: TrainedModelArgument,
+    run: ModelArgument,
     sources: Annotated[
         list[str],
         typer.Argument(
@@ -37,63 +36,27 @@ def filter(
     ] = None,
     field: Annotated[str, option("NAME", "Field or column that holds the text.")] = "text",
     max_perplexity: Annotated[
-        float | None, option("X", "Keep the documents with a perplexity of at most X.", show_default="all")
-    ] = None,
-    keep: Annotated[
         str | None,
         option(
-            "P%",
-            "Keep the P percent with the lowest perplexity. The limit is fitted on a sample and saved. Every document "
-            "up to the limit is kept, also if several have exactly this perplexity.",
+            "A[,B]",
+            "Keep the documents with a perplexity of at most A. With B, write three parts: head (up to A), middle (up "
+            "to B) and tail.",
             show_default="all",
         ),
     ] = None,
-    buckets: Annotated[
-        str | None,
-        option(
-            "P,Q",
-            "Write head, middle and tail as CCNet does: up to percentile P, up to Q, and above, such as 30,60. "
-            "Limits are fitted on a sample and saved.",
-            show_default="none",
-        ),
-    ] = None,
-    thresholds: Annotated[
-        Path | None, option("FILE", "Use the limits in this thresholds.json, which an earlier command saved.")
-    ] = None,
     rest: Annotated[bool, flag("--rest", "Also write the documents that are not kept, to DIR/rest.")] = False,
-    sample: Annotated[
-        int | None,
-        option(
-            "N", "Number of documents in the sample. They are the first ones of up to 100 shards.", show_default="5000"
-        ),
-    ] = None,
     dry_run: Annotated[
-        bool, flag("--dry-run", "Write nothing. Print how the perplexities of the sample are distributed.")
+        bool,
+        flag(
+            "--dry-run",
+            "Write nothing. Print percentiles of the perplexities of a sample: 5000 documents, the first ones of up to "
+            "100 shards.",
+        ),
     ] = False,
     scores_only: Annotated[
-        bool, flag("--scores-only", "Write only the scores. Each has the number of its record, or the field --id.")
+        bool, flag("--scores-only", "Write only the scores. Each has the number of its record.")
     ] = False,
-    id_field: Annotated[
-        str | None,
-        option("NAME", "With --scores-only: field that names a document.", "--id", show_default="its number"),
-    ] = None,
-    names: Annotated[
-        str, option("A,B,C", "Names of the three fields that are added.")
-    ] = "perplexity,num_words,unknown_rate",
-    to: Annotated[str | None, choice("jsonl|parquet", "Output format.", show_default="that of the shard")] = None,
-    mode: Annotated[
-        str,
-        option(
-            "MODE",
-            f"{MODE_HELP} auto: unnormalised if the run has a constant Z.",
-            "--mode",
-            autocompletion=complete(AUTO, *MODES),
-        ),
-    ] = AUTO,
-    spell: Annotated[
-        bool,
-        flag("--spell", "Give each unknown word its own probability: p(<unk>) times the probability of its spelling."),
-    ] = False,
+    mode: ModeOption = None,
     precision: Annotated[
         str,
         option(
@@ -111,24 +74,8 @@ def filter(
         ),
     ] = "stop",
     shard: Annotated[
-        str, option("I/N", "Filter shards I, I+N, I+2N and so on, for array jobs and several GPUs.")
+        str, option("I/N", "Filter shards I, I+N, I+2N and so on, for array jobs, several cores and several GPUs.")
     ] = "1/1",
-    workers: Annotated[
-        int | None,
-        option(
-            "N",
-            "Number of processes that read text and cut it into words.",
-            show_default="on a CPU, one thread of the command; on a GPU, one process per core",
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        option(
-            "ADDRESS",
-            "Run on the workers of this Dask scheduler: its address, such as tcp://host:8786, or its scheduler "
-            "file. All machines must share the shards, the model and the output directory.",
-        ),
-    ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -141,165 +88,96 @@ def filter(
     Examples:
       bnce filter runs/wiki 'web/*.jsonl.zst' --out scored
       bnce filter runs/wiki web/ --dry-run
-      bnce filter runs/wiki web/ --keep 30% --rest --out filtered
-      bnce filter runs/wiki web/ --buckets 30,60 --out buckets --errors skip
-      bnce filter runs/wiki web/ --thresholds buckets/thresholds.json \\
-          --out more --device cuda --precision bf16 --to parquet
+      bnce filter runs/wiki web/ --max-perplexity 300 --rest --out filtered
+      bnce filter runs/wiki web/ --max-perplexity 200,500 --out buckets --errors skip
+      bnce filter runs/wiki web/ --shard 3/8 --out filtered --device cuda --precision bf16
     """
-    from bnce.filtering.choice import Choice
-    from bnce.filtering.cutting import Fields
-    from bnce.filtering.engine import Scoring
-    from bnce.filtering.filter import ERRORS, NUM_SAMPLED, Job, Progress, look, words_done
-    from bnce.filtering.filter import run as run_job
-    from bnce.filtering.shard_work import Plan
-    from bnce.filtering.writing import Form
-    from bnce.machine.cluster import connected
-    from bnce.machine.threads import use_threads
+    from bnce.data.document_scorer import DocumentScorer
+    from bnce.data.filter import Job, look
+    from bnce.data.filter import run as run_job
 
-    added = tuple(name.strip() for name in names.split(","))
-    if len(added) != 3 or not all(added) or len(set(added)) < 3:
-        raise UserError(f"--names is '{names}': give three different names, such as perplexity,num_words,unknown_rate.")
-    if mode not in (AUTO, *MODES):
-        raise unknown_name("mode", mode, (AUTO, *MODES))
+    limits = _limits(max_perplexity)
     if errors not in ERRORS:
         raise unknown_name("value of --errors", errors, ERRORS)
-    if to not in (None, "jsonl", "parquet"):
-        raise unknown_name("output format", to, ("jsonl", "parquet"))
-    if id_field is not None and not scores_only:
-        raise UserError("--id works only with --scores-only: give --scores-only, too.")
     if out is None and not dry_run:
         raise UserError("There is no output directory: give --out DIR, or --dry-run to look at a sample.")
-    if cluster is not None and (workers is not None or dry_run):
-        raise UserError("--cluster has its own workers: leave out --workers and --dry-run.")
-    chosen = Choice.of(max_perplexity, keep, buckets)
-    if rest and len(chosen.parts) != 2 and thresholds is None:
-        raise UserError("--rest is for documents that are not kept: give --max-perplexity or --keep, too.")
-    normalised = None if mode == AUTO else mode == "normalised"
-    share = _share(shard)
-    fields = Fields(field, id_field, () if scores_only else added, names_options=True)
-    scoring = Scoring(str(run.absolute()), normalised, spell, precision, device, fields)
-    plan = Plan(out or Path(), Form(to, added, scores_only, id_field), chosen, rest, errors == "skip")
-    with _shown() as (show, notice), contextlib.nullcontext() if cluster is None else connected(cluster) as executor:
-        job = Job(
-            sources,
-            scoring,
-            plan,
-            thresholds,
-            NUM_SAMPLED if sample is None else sample,
-            share,
-            workers,
-            executor,
-            Progress(show, notice),
-        )
-        use_threads()
-        if dry_run:
-            _print_sample(job, look(job), as_json)
-            return
-        num_before, begin = words_done(job), time.perf_counter()
-        summary = run_job(job).to_dict()
-        seconds = time.perf_counter() - begin
-    num_words = summary["num_words"] - num_before
-    speed = num_words / seconds
+    if rest and len(limits) != 1:
+        raise UserError("--rest is for documents that are not kept: give --max-perplexity A, too.")
+    begin = time.perf_counter()
+    with progress_bar() as bar:
+        task = bar.add_task("filtering", total=None)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total or None)
+
+        scorer = DocumentScorer(run, mode=cast("Mode | None", mode), precision=precision, device=device)
+        chosen = (field, limits, rest, scores_only, errors == "skip", _share(shard))
+        job = Job(sources, out or Path(), scorer, *chosen, show, bar.tell)
+        found = look(job) if dry_run else run_job(job)
+    seconds, num_words = time.perf_counter() - begin, found.pop("num_new_words", 0)
     if as_json:
-        timing = {"seconds": round(seconds, 3), "words_per_second": round(speed)}
-        print_json({"run": str(run), "out": str(out), **scoring.described(), **summary, **timing})
+        timing = {"seconds": round(seconds, 3), "words_per_second": round(num_words / seconds)}
+        print_json({"run": str(run), "out": None if dry_run else str(out), **found, **timing})
         return
-    stderr.print(
-        f"{num_words:,} words, punctuation marks among them, in {seconds:,.1f} seconds, which include loading the "
-        f"model: {speed:,.0f} words per second."
-    )
-    for line in _report(summary):
-        stderr.print(line)
+    if num_words:
+        stderr.print(
+            f"{counted(num_words, 'word')}, punctuation marks among them, in {seconds:,.1f} seconds, which include "
+            f"loading the model: {num_words / seconds:,.0f} words per second."
+        )
+    for line in _report(found, "n-gram" if run.is_file() and run.suffix != ".toml" else found["mode"]):
+        (stdout if dry_run else stderr).print(line)
+
+
+def _limits(text: str | None) -> tuple[float, ...]:
+    try:
+        limits = tuple(map(float, text.split(","))) if text is not None else ()
+        if not all(low < high for low, high in itertools.pairwise((0.99, *limits, math.inf))) or len(limits) > 2:
+            raise ValueError
+    except ValueError:
+        raise UserError(
+            f"--max-perplexity is '{text}': give a number of 1 or more, such as 300, or two, the smaller one first, "
+            "such as 200,500."
+        ) from None
+    return limits
 
 
 def _share(text: str) -> tuple[int, int]:
     try:
         first, number = map(int, text.split("/"))
+        if not 1 <= first <= number:
+            raise ValueError
     except ValueError:
         raise UserError(f"--shard is '{text}': give I/N with I from 1 to N, such as 3/16.") from None
     return first, number
 
 
-@contextlib.contextmanager
-def _shown() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
-    """Give what shows progress, and what tells of documents that cannot be read."""
-    with progress_bar("speed", "documents") as bar:
-        task = bar.add_task("filtering", total=None, speed="", documents="")
-        begin = time.monotonic()
-
-        def show(progress: Progress) -> None:
-            speed = progress.num_words / max(1e-9, time.monotonic() - begin)
-            bar.update(
-                task,
-                description=progress.what,
-                completed=progress.num_bytes,
-                total=progress.total_bytes or None,
-                speed=f"{speed:,.0f} words/s",
-                documents=f"{progress.num_documents:,} documents",
-            )
-
-        yield show, bar.tell
-
-
-def _print_sample(job: Job, found: tuple[Distribution, Choice, dict[str, float] | None], as_json: bool) -> None:
-    from bnce.filtering.choice import BINS
-
-    distribution, chosen, check = found
-    if as_json:
-        record = {"num_documents": distribution.total, "quantiles": distribution.quantiles()}
-        record |= {"counts": {f"{10 ** (place / BINS):.4g}": n for place, n in sorted(distribution.counts.items())}}
-        record |= {"parts": list(chosen.parts), "limits": list(chosen.limits), **job.scoring.described()}
-        print_json(record if check is None else record | {"precision_check": check})
-        return
-    stdout.print(f"Perplexities of {distribution.total:,} documents:")
-    for line in distribution.picture(chosen.limits):
-        stdout.print(line)
-    quantiles = ", ".join(f"{100 * float(share):g}%: {value:g}" for share, value in distribution.quantiles().items())
-    stdout.print(f"Quantiles (to about 1%): {quantiles}.")
-    for line in (*_limits(chosen.parts, chosen.limits), *_checked(check)):
-        stdout.print(line)
-
-
-def _limits(parts: Sequence[str], limits: Sequence[float]) -> list[str]:
-    bounds = [f"{part} up to {limit:g}" for part, limit in zip(parts, limits, strict=False)]
-    return [f"Limits: {', '.join(bounds)}, {parts[-1]} above."] if limits else []
-
-
-def _checked(check: dict[str, float] | None) -> list[str]:
-    if check is None:
-        return []
-    return [
-        f"Precision: perplexities of {check['num_documents']:g} documents differ from float32 by {check['mean']:.2%} "
-        f"on average and {check['max']:.2%} at most."
-    ]
-
-
-def _report(summary: dict[str, Any]) -> list[str]:
+def _report(found: dict[str, Any], how: str | None) -> list[str]:
     """Say what was done and how, so that numbers can be compared."""
     lines = [
-        f"Shards: {summary['num_shards']:,}; documents: {summary['num_documents']:,}; words: "
-        f"{summary['num_words']:,}; unknown words: {summary['unknown_rate'] or 0:.2%}; documents without words: "
-        f"{summary['num_empty']:,}; skipped because they cannot be read: {summary['num_problems']:,}."
+        f"Documents: {found['num_documents']:,}; words: {found['num_words']:,}; unknown words: "
+        f"{found['unknown_rate'] or 0:.2%}; documents without words: {found['num_empty']:,}; skipped because they "
+        f"cannot be read: {found['num_problems']:,}."
     ]
-    if len(summary["parts"]) > 1:
+    if len(found["parts"]) > 1:
         parts = (
-            f"{name} {part['num_documents']:,} documents, {part['num_words']:,} words"
-            for name, part in summary["parts"].items()
+            f"{name}: {counted(part['num_documents'], 'document')}, {counted(part['num_words'], 'word')}"
+            for name, part in found["parts"].items()
         )
-        lines += [f"{'; '.join(parts)}.", *_limits(list(summary["parts"]), summary["limits"])]
-    if summary["perplexity"] is not None:
-        quantiles = summary["quantiles"]
-        lines.append(
-            f"Perplexity of all text: {summary['perplexity']:.5g}; of documents: {quantiles['0.1']:g} (10%), "
-            f"{quantiles['0.5']:g} (median), {quantiles['0.9']:g} (90%)."
-        )
-    how = {
+        lines.append(f"{'; '.join(parts)}.")
+    if found["perplexity"] is not None:
+        about = "" if found["percentiles_are_exact"] else "≈ "
+        shown = ", ".join(f"{name}%: {about}{value:.5g}" for name, value in found["percentiles"].items())
+        lines.append(f"Perplexity of all text: {found['perplexity']:.5g}. Percentiles of documents: {shown}.")
+    lines.append("Perplexities are per token: words, marks and sentence ends (</s>).")
+    hows = {
         "n-gram": "of an n-gram model, which ignores earlier sentences",
-        "exact": "exactly normalised by the output layer",
         "normalised": "with the softmax",
         "unnormalised": f"with the constant Z ({MAY_EXCEED})",
     }
-    lines.append("Perplexities are per token: words, marks and sentence ends (</s>).")
-    if summary["probabilities"] is not None:
-        lines[-1] += f" Probabilities are {how[summary['probabilities']]}."
-    return lines + _checked(summary.get("precision_check"))
+    lines[-1] += f" Probabilities are {hows[how]}." if how is not None else ""
+    if (check := found["precision_check"]) is not None:
+        lines.append(
+            f"Precision: perplexities of {counted(check['num_documents'], 'document')} differ from float32 by "
+            f"{check['mean']:.2%} on average and {check['max']:.2%} at most."
+        )
+    return lines

@@ -38,14 +38,14 @@ def generate(
           --temperature 0.7
       bnce generate runs/relu-lstm --prompt "the function" --next 10
     """
-    from bnce.scoring.sampling import Sampling
+    from bnce.engine.sampling import Sampling
 
     sampling = Sampling(temperature, top_k, top_p)
     model = open_model(run, device)
     if num_next:
-        words = model.next_words(prompt, num_next)
+        words = model.next_words(prompt, num_next, mode="normalised")
         if as_json:
-            record = {"run": str(run), "prompt": prompt, "normalised": True}
+            record = {"run": str(run), "prompt": prompt, "mode": "normalised"}
             print_json({**record, "next": [dataclasses.asdict(word) for word in words]})
         else:
             how = "of an n-gram model" if model.kind == "n-gram" else "with the exact softmax, not with the constant Z"

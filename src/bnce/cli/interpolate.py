@@ -10,25 +10,26 @@ import typer
 
 from bnce import files
 from bnce.cli.console import JsonOption, open_model, print_json, stderr, stdout
-from bnce.cli.options import MAY_EXCEED, DeviceOption, ModeOption, is_normalised, option
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ModeOption, option
 from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from bnce.corpus.cutter import Tokens
     from bnce.scoring.model import Model
 
 
 def interpolate(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="MODEL", help="Two or more runs, exported runs (ONNX), ARPA files or KenLM binaries."),
+        typer.Argument(metavar="MODEL", help="Two or more runs, ARPA files or KenLM binaries."),
     ],
     valid: Annotated[str, option("FILE", "Text to find the weights on, one sentence per line; - for standard input.")],
     out: Annotated[
         Path | None, option("FILE.toml", "Write the mixture to FILE.toml. Other commands take it as RUN.")
     ] = None,
-    mode: ModeOption = "unnormalised",
+    mode: ModeOption = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -49,7 +50,6 @@ def interpolate(
     from bnce.scoring.loading import model_files, write_mixture
     from bnce.scoring.mixture import MixtureModel
 
-    normalised = is_normalised(mode, "mixing")
     if len(paths) < 2:
         raise UserError(f"Only {len(paths)} model was given: give two or more.")
     for path in paths:
@@ -63,10 +63,12 @@ def interpolate(
     models = [open_model(path, device) for path in paths]
     # Models that do not go together are refused before any text is scored.
     mixture = MixtureModel(models, [1 / len(models)] * len(models))
-    if not normalised:
-        mixture.refuse_unnormalised()
-    sentences, num_lines, num_left_out = _read(mixture, valid)
-    scored = TextScores.of(models, sentences, normalised=normalised)
+    used = mixture.choose_mode(mode)
+    tokens, num_lines = _read(mixture, valid)
+    num_left_out = num_lines - len(tokens)
+    if not len(tokens):
+        raise UserError("The text has no sentence: give a text with words.")
+    scored = TextScores.of(models, tokens, used)
     weights = find_weights(scored.comparable)
     report = {**scored.report(weights), "num_lines": num_lines, "num_lines_without_words": num_left_out}
     if out is not None:
@@ -81,22 +83,22 @@ def interpolate(
         have, were = ("has", "was") if num_left_out == 1 else ("have", "were")
         stderr.print(f"{num_left_out:,} of {counted(num_lines, 'line')} of valid {have} no words and {were} left out.")
     if as_json:
-        record = {"models": [str(path) for path in paths], "mode": mode, "weights": weights.tolist(), "valid": report}
+        record = {"models": [str(path) for path in paths], "mode": used, "weights": weights.tolist(), "valid": report}
         print_json({**record, "out": None if out is None else str(out)})
         return
     stdout.print(_table(paths, weights.tolist(), report))
     stdout.print("perplexity per word and </s>; 'known' leaves out words that at least one model does not know")
-    how = "with the softmax" if mode == "normalised" else f"with the constant Z ({MAY_EXCEED})"
+    how = "with the softmax" if used == "normalised" else f"with the constant Z ({MAY_EXCEED})"
     stdout.print(f"every line, which is one sentence, starts without context; runs {how}")
 
 
-def _read(model: Model, path: str) -> tuple[list[list[str]], int, int]:
-    """Read the sentences of a text as the models do, and count its lines and those of them without words."""
-    from bnce.text.sources import read_lines
+def _read(model: Model, path: str) -> tuple[Tokens, int]:
+    """Read the lines of a text that have words, each one sentence, and count all lines."""
+    from bnce.corpus.cutter import Tokens
+    from bnce.text.records import read_passages
 
-    lines = [model.words(line) for line in read_lines(path)]
-    sentences = [words for words in lines if words]
-    return sentences, len(lines), len(lines) - len(sentences)
+    lines = [model.words(line) for line in itertools.chain.from_iterable(read_passages(path))]
+    return Tokens.of(filter(None, lines), model.numbering), len(lines)
 
 
 def _table(paths: list[Path], weights: list[float], report: dict[str, Any]) -> Table:

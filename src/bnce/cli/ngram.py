@@ -16,7 +16,7 @@ from bnce.cli.options import option, split_numbers
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
-    from bnce.ngrams.estimate import NgramText
+    from bnce.ngrams.ngram_text import NgramText
 
 
 def ngram(
@@ -29,6 +29,7 @@ def ngram(
         ),
     ],
     out: Annotated[Path, option("FILE", "ARPA file to write.")],
+    # KenLM reads these orders.
     order: Annotated[int, option("N", "Length of the longest n-grams in words, from 2 to 6.", min=2, max=6)] = 3,
     vocab: Annotated[
         Path | None,
@@ -61,12 +62,11 @@ def ngram(
           --out mixture.toml
     """
     from bnce.ngrams.arpa import write_arpa
-    from bnce.ngrams.kneser_ney import check_order, estimate, needed_bytes, pruned_counts
+    from bnce.ngrams.kneser_ney import estimate, needed_bytes, pruned_counts
     from bnce.scoring.loading import model_files
     from bnce.text.sources import expand_sources
 
     begin = time.perf_counter()
-    check_order(order)
     pruned = pruned_counts(split_numbers(prune, "--prune", "0,0,1"), order)
     files.check_place(out)
     files.refuse_overwriting([out], [*expand_sources(sources), *(model_files(vocab) if vocab is not None else ())])
@@ -90,7 +90,7 @@ def ngram(
 
         text = _read(sources, vocab, functools.partial(show, "reading"), check_size)
         check_size(len(text.ids))
-        orders = estimate(text.ids, len(text.vocabulary), order, pruned, functools.partial(show, "counting"))
+        orders = estimate(text.ids, len(text.vocabulary), pruned, functools.partial(show, "counting"))
         write_arpa(out, text.vocabulary.words, orders, text.normaliser, functools.partial(show, "writing"))
     num_ngrams = [one.num_kept for one in orders]
     record = {
@@ -131,7 +131,7 @@ def _read(
 ) -> NgramText:
     """Read the text with the words and the normaliser of --vocab."""
     from bnce.corpus.store import is_corpus
-    from bnce.ngrams.estimate import read_corpus, read_files, read_vocabulary
+    from bnce.ngrams.ngram_text import read_corpus, read_files, read_vocabulary
     from bnce.text.normalise import Normaliser
 
     vocabulary, normaliser = (None, None) if vocab is None else read_vocabulary(vocab)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -13,6 +12,7 @@ from bnce.cli.console import stderr
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
+    from bnce.engine.network import Mode
     from bnce.text.tokenised import TokenisedSigns
 
 
@@ -31,14 +31,10 @@ def choice(names: str, help: str, show_default: bool | str = True) -> Any:
     return typer.Option(metavar=names, help=help, show_default=show_default, autocompletion=complete(*names.split("|")))
 
 
-ModelArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run, exported run (ONNX), mixture (.toml) or n-gram model.")
-]
+ModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")]
 
 # For commands that need PyTorch's network.
-TrainedModelArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model; not an export to ONNX.")
-]
+TrainedModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")]
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory from 'bnce train'.")]
 
@@ -65,7 +61,10 @@ SettingsOption = Annotated[
 # How probabilities are had; `bnce score` has a third way, which compares the two.
 MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
-ModeOption = Annotated[str, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))]
+MODE_DEFAULT = "unnormalised if the model has a constant Z, else normalised"
+ModeOption = Annotated[
+    str | None, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES), show_default=MODE_DEFAULT)
+]
 
 MAY_EXCEED = (
     "unnormalised: with the constant Z, so probabilities sum to 1 only approximately, and one of them can be above 1"
@@ -90,11 +89,11 @@ def split_numbers(text: str, option: str, example: str = "") -> list[int]:
         raise UserError(f"{option} received '{text}': give whole numbers, separated by commas{such}.") from None
 
 
-def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
-    """Tell whether a mode uses the softmax, and refuse an unknown one; `what` names the task."""
-    if mode not in modes:
-        raise unknown_name(f"{what} mode", mode, modes)
-    return mode == "normalised"
+def check_mode(mode: str | None) -> Mode | None:
+    """Refuse an unknown mode, before a model is opened."""
+    if mode is not None and mode not in MODES:
+        raise unknown_name("mode", mode, MODES)
+    return cast("Mode | None", mode)
 
 
 def warn_of_tokenised(signs: TokenisedSigns, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from bnce import files
+from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, open_model, print_json, progress_bar, stderr
 from bnce.cli.options import (
     DeviceOption,
@@ -18,12 +20,12 @@ from bnce.cli.options import (
     ModeOption,
     flag,
     goes_to_stdout,
-    is_normalised,
     option,
     warn_of_tokenised,
 )
-from bnce.cli.rescored import outcome_lines, pairs, read_lists, which_lists
-from bnce.rescoring.nbest_formats import NBEST_FORMATS
+
+# As bnce.rescoring.nbest_formats has them, which `bnce --help` has no time to load.
+FORMATS = ("espnet", "jsonl", "tsv", "kaldi")
 
 _weighing = partial(option, rich_help_panel="Weights")
 
@@ -43,16 +45,18 @@ def rescore(
         str,
         option(
             "NAME",
-            f"Format of NBEST: {', '.join(NBEST_FORMATS)}; auto decides by the name and the first lines.",
+            f"Format of NBEST: {', '.join(FORMATS)}; auto decides by the name and the first lines.",
             "--format",
+            autocompletion=complete("auto", *FORMATS),
         ),
     ] = "auto",
     score_files: Annotated[
         list[str] | None,
         option(
-            "NAME=FILE",
+            "NAME[=FILE]",
             "Scores for Kaldi text, in a file of 'key score' lines: am=FILE (acoustic scores), lm=FILE (old language "
-            "model) or any other name. May be given several times.",
+            "model) or any other name. NAME alone: use this number of JSON lines as a score, too, beside those named "
+            "score, am or lm. May be given several times.",
             "--scores",
         ),
     ] = None,
@@ -72,10 +76,9 @@ def rescore(
         list[str] | None,
         _weighing(
             "DEV",
-            "Find weights with few word errors. If several sets of weights make nearly the same number of errors, the "
-            "one that changes the fewest first hypotheses is used. With NBEST, DEV is the file of its references. "
-            "Without NBEST, DEV is n-best lists with references, and --tune can be repeated. Weights given by "
-            "--weight stay fixed.",
+            "Find weights with few word errors; of nearly equal ones those that change fewest first hypotheses. With "
+            "NBEST, DEV is the file of its references. Without NBEST, DEV is n-best lists with references, and --tune "
+            "can be repeated. Weights given by --weight stay fixed.",
             "--tune",
         ),
     ] = None,
@@ -102,7 +105,7 @@ def rescore(
             show_default="standard output",
         ),
     ] = None,
-    mode: ModeOption = "unnormalised",
+    mode: ModeOption = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -130,40 +133,41 @@ def rescore(
       bnce rescore mixture.toml hypotheses.jsonl --weight lm=0.5 \\
           --weight ctc=0.3 --out scores.tsv
     """
-    from bnce.rescoring.choice import check_scores, complete, resolve
-    from bnce.rescoring.comparison import compare, count_changes
-    from bnce.rescoring.form import find_form
+    from bnce.cli.rescored import outcome_lines, pairs, read_lists, which_lists
+    from bnce.rescoring.error_rates import compare
+    from bnce.rescoring.nbest_writer import check_writable, out_format, write_lists
     from bnce.rescoring.rescore import score_nbest
+    from bnce.rescoring.score_names import check_scores, complete_weights, resolve
     from bnce.rescoring.tuning import free_weights, tune
-    from bnce.rescoring.writing import check_writable, out_format, written
     from bnce.scoring.loading import model_files
     from bnce.scoring.weights import FIRST_BEST, OTHER, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
 
-    normalised = is_normalised(mode, "rescoring")
     if out is not None and goes_to_stdout(out, as_json):
         out = None
     outputs = [path for path in (save_weights, out) if path is not None]
     for path in outputs:
         files.check_place(path)
     kept = None if weights_file is None else Weights.read(weights_file)
-    chosen = which_lists(nbest, tune_on or [], test, refs or [])
-    scores_of = pairs(score_files or [], "--scores", "NAME=FILE")
-    inputs: list[str | Path] = [*chosen.paths, *chosen.references, *(path for _, path in scores_of), *model_files(run)]
-    inputs += [] if weights_file is None else [weights_file]
-    files.refuse_overwriting(outputs, inputs)
-    dev, last = read_lists(chosen, form, scores_of, costs)
+    chosen = tuned_on, rescored, references = which_lists(nbest, tune_on or [], test, refs or [])
+    scores_of = pairs([one for one in score_files or [] if "=" in one], "--scores", "NAME=FILE")
+    named_weights = pairs(weight or [], "--weight", "NAME=W")
+    inputs: list[str | Path] = [*tuned_on, *rescored, *references, *(path for _, path in scores_of), *model_files(run)]
+    files.refuse_overwriting(outputs, [*inputs, *([] if weights_file is None else [weights_file])])
+    fields = [one for one in score_files or [] if "=" not in one]
+    wanted = [*fields, *dict(named_weights), *dict(() if kept is None else kept.scores)]
+    dev, last = read_lists(chosen, form, scores_of, wanted, costs)
+    last.nbest.check_names(fields)
     written_as = out_format(out)
     if out is not None or not as_json:
         check_writable(last.nbest, written_as)
-    given = resolve(pairs(weight or [], "--weight", "NAME=W"), last.nbest)
-    weights = complete(kept, given, last.nbest, tunes=dev is not None)
+    given = resolve(named_weights, last.nbest)
+    weights = complete_weights(kept, given, last.nbest, tunes=dev is not None)
     check_scores(weights, last.nbest, last.path, given)
     begun = time.perf_counter()
     model = open_model(run, device)
-    if not normalised:
-        model.refuse_unnormalised()
+    used_mode = model.choose_mode(mode)
     seconds = {"load": time.perf_counter() - begun, "score": 0.0, "tune": 0.0}
     every = [last] if dev is None or dev is last else [dev, last]
     for lists in every:
@@ -176,46 +180,47 @@ def rescore(
     with progress_bar() as bar:
         task = bar.add_task("rescoring", total=num_scored)
         scored = [
-            score_nbest(model, lists.nbest, lambda num: bar.update(task, advance=num), normalised=normalised)
+            score_nbest(model, lists.nbest, lambda num: bar.update(task, advance=num), mode=used_mode)
             for lists in every
         ]
     seconds["score"] = time.perf_counter() - begun
-    scores = scored[-1]
+    model_decides = dev is not None or bool(weights.lm_weight or weights.oov_penalty)
+    for lists, (_, found_form) in zip(every, scored, strict=True):
+        if warning := found_form.judge_unknown(named(lists.path), refuse=model_decides):
+            stderr.print(f"Warning: {warning}")
+    scores, found_form = scored[-1]
     tuning: dict[str, Any] | None = None
-    if dev is not None:
-        dev_scores, judge, start = scored[0], dev.judge, weights
+    if dev is not None and dev.judge is not None:
+        dev_scores, judge, start = scored[0][0], dev.judge, weights
         begun = time.perf_counter()
         weights = tune(dev_scores, judge.num_errors_N, start, given)
         seconds["tune"] = time.perf_counter() - begun
         tuning = {
-            "refs": chosen.tuned_with,
+            "refs": references[0] if references else None,
             "num_utterances": len(dev.nbest.utterances),
             "weights": [name.removeprefix(OTHER) for name in free_weights(dev_scores, start, given)],
             "kept_first_best": weights == FIRST_BEST,
         }
         if last is not dev:
-            tuning |= {"nbest": list(chosen.tuned_on), **compare(judge, dev_scores.best(weights)).to_dict()}
+            tuning |= {"nbest": tuned_on, **compare(judge, dev_scores.best(weights)).to_dict()}
     if save_weights is not None:
         weights.write(save_weights)
-    best = "".join(written(scores, weights, written_as))
+    best = "".join(write_lists(scores, weights, written_as))
     if out is not None:
         files.write_text(out, best)
     elif not as_json:
         sys.stdout.write(best)
-    best_U = scores.best(weights)
-    compared = changes = None
-    if last.spoken is not None:
-        compared, changes = compare(last.judge, best_U), count_changes(last.nbest, last.judge, best_U)
-    found_form = find_form(model, scores)
+    compared = None if last.judge is None else compare(last.judge, scores.best(weights))
     record = {
         "run": str(run),
         "nbest": last.path,
         "format": last.nbest.form,
         "scores": list(last.nbest.score_names),
-        "mode": mode,
+        "left_out": list(last.nbest.left_out),
+        "mode": used_mode,
         "num_utterances": len(last.nbest.utterances),
         "num_hypotheses": last.nbest.num_hypotheses,
-        "form": found_form.to_dict(),
+        "form": asdict(found_form),
         # Whether the order of the hypotheses took the place of scores.
         "by_rank": not last.nbest.has_am and weights.rank_weight != 0,
         "weights": weights.to_dict(),
@@ -228,13 +233,9 @@ def rescore(
         "num_scored": num_scored,
         "hypotheses_per_second": num_scored / seconds["score"],
         **({} if compared is None else compared.to_dict()),
-        **({} if changes is None else {"changes": changes._asdict()}),
     }
     if as_json:
         print_json(record)
         return
-    for lists in every:
-        for line in lists.lines():
-            stderr.print(line)
-    for line in outcome_lines(record, last, weights, found_form, compared, changes, tests=last is not dev):
+    for line in outcome_lines(record, every, weights, found_form, compared):
         stderr.print(line)

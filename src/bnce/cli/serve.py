@@ -1,29 +1,24 @@
-"""`bnce serve`: a run behind HTTP, with a page to look at it."""
+"""`bnce serve`: a model behind HTTP, with a page to look at it."""
 
 from __future__ import annotations
 
-import logging
 import os
+import signal
+import socket
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from bnce.cli.console import JsonOption, open_model, print_json, stderr
+from bnce.cli.options import DeviceOption, ModelArgument, option
+from bnce.errors import UserError
 
-from bnce.cli.completion import complete
-from bnce.cli.console import JsonOption, print_json, share_cores, stderr
-from bnce.cli.options import DeviceOption, ModelArgument, flag, option
-from bnce.errors import counted, unknown_name
-from bnce.serve.limits import Limits, span
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 UNPROTECTED = "Everyone who can reach it can use the model: give --token-file, and put a proxy with TLS in front."
 UNENCRYPTED = "The token and all texts are sent unencrypted: put a proxy with TLS in front."
-LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
-def _limit(name: str, text: str) -> Any:
-    """Make the option of a limit, whose help says its bounds; `Limits` checks them, with one sentence."""
-    return typer.Option(metavar="N", help=f"{text} {span(name).capitalize()}.", rich_help_panel="Limits")
+MAX_CONNECTIONS = 900
 
 
 def serve(
@@ -40,57 +35,20 @@ def serve(
             "given several times.",
         ),
     ] = None,
-    token: Annotated[
-        str | None,
+    token_file: Annotated[
+        Path | None,
         option(
-            "TEXT",
-            "Answer only requests with this token. Other users of the machine can read the command line; "
-            "--token-file is safer.",
-            envvar="BNCE_TOKEN",
+            "FILE",
+            "Answer only requests with the token in this file. It can also stand in BNCE_TOKEN in the environment.",
         ),
     ] = None,
-    token_file: Annotated[Path | None, option("FILE", "Read the token from a file.")] = None,
     device: DeviceOption = "auto",
-    max_batch: Annotated[int, _limit("max_batch", "Words per pass through the model.")] = Limits.max_batch,
-    max_wait_ms: Annotated[
-        float, _limit("max_wait_ms", "Milliseconds that a request waits, so that others can be scored with it.")
-    ] = Limits.max_wait_ms,
-    max_body_bytes: Annotated[int, _limit("max_body_bytes", "Bytes per request.")] = Limits.max_body_bytes,
-    max_sentences: Annotated[int, _limit("max_sentences", "Sentences per request.")] = Limits.max_sentences,
-    max_hypotheses: Annotated[int, _limit("max_hypotheses", "Hypotheses per request.")] = Limits.max_hypotheses,
-    max_words: Annotated[int, _limit("max_words", "Words per request.")] = Limits.max_words,
-    max_exact_words: Annotated[
-        int, _limit("max_exact_words", "Words per request for normalised probabilities.")
-    ] = Limits.max_exact_words,
-    max_sentence_words: Annotated[
-        int, _limit("max_sentence_words", "Words per sentence, hypothesis or prompt.")
-    ] = Limits.max_sentence_words,
-    max_waiting: Annotated[int, _limit("max_waiting", "Requests that wait for the model.")] = Limits.max_waiting,
-    max_waiting_words: Annotated[
-        int, _limit("max_waiting_words", "Words in all waiting requests.")
-    ] = Limits.max_waiting_words,
-    max_connections: Annotated[int, _limit("max_connections", "Open connections.")] = Limits.max_connections,
-    body_seconds: Annotated[
-        float, _limit("body_seconds", "Seconds for a client to send its request.")
-    ] = Limits.body_seconds,
-    request_seconds: Annotated[
-        float, _limit("request_seconds", "Seconds to answer a request.")
-    ] = Limits.request_seconds,
-    log_level: Annotated[
-        str,
-        option(
-            "NAME",
-            "Log messages of this level and above: debug, info, warning or error.",
-            autocompletion=complete(*LOG_LEVELS),
-        ),
-    ] = "warning",
-    access_log: Annotated[bool, flag("--access-log", "Log every request to standard error.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Serve a model over HTTP, until Ctrl-C.
 
-    Endpoints: /score, /rescore, /next, /healthz, /metrics, /docs, and a page at /. --json prints the URL when the
-    server is ready.
+    Endpoints: /score, /rescore, /next, /health, /metrics, and a page at /. --json prints the URL when the server is
+    ready.
 
     \b
     Examples:
@@ -99,65 +57,89 @@ def serve(
       curl -s -H 'Content-Type: application/json' \\
           -d '{"sentences": ["a sentence"]}' http://127.0.0.1:8000/score
     """
-    if log_level not in LOG_LEVELS:
-        raise unknown_name("log level", log_level, LOG_LEVELS)
-
-    limits = Limits(
-        max_batch=max_batch,
-        max_wait_ms=max_wait_ms,
-        max_body_bytes=max_body_bytes,
-        max_sentences=max_sentences,
-        max_hypotheses=max_hypotheses,
-        max_words=max_words,
-        max_exact_words=max_exact_words,
-        max_sentence_words=max_sentence_words,
-        max_waiting=max_waiting,
-        max_waiting_words=max_waiting_words,
-        max_connections=max_connections,
-        body_seconds=body_seconds,
-        request_seconds=request_seconds,
-    )
-
-    from bnce.serve.access import Access, AllowedHosts, is_loopback, read_token
-
-    # Typer takes a variable that is empty for one that is not there.
-    secret = read_token(os.environ.get("BNCE_TOKEN") if token is None else token, token_file)
-    # Checked before the model is read, which takes its time.
-    Access(AllowedHosts((), allowed_host or ()), secret)
-
-    # PyTorch keeps compiled code for every shape it computes, 1024 of them, and requests have all shapes.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
-
-    from bnce.scoring.loading import load, needs_torch
-    from bnce.serve.app import make_app
-    from bnce.serve.metrics import Metrics
-    from bnce.serve.server import listen, run_server
-
-    # Before the model, too: a port that is taken should be told at once.
-    listener, url = listen(host, port)
-    address = listener.getsockname()[0]
-    hosts = AllowedHosts((host, address), allowed_host or ())
-    with listener:
-        if not is_loopback(address):
-            stderr.print(
-                f"Warning: {host} can be reached from other machines. {UNPROTECTED if secret is None else UNENCRYPTED}"
+    token = _read_token(token_file)
+    names = [host, *(allowed_host or ())]
+    for name in names[1:]:
+        if "/" in name or ":" in name:
+            raise UserError(
+                f"--allowed-host is '{name}': give a name without scheme or port, such as lm.example.org, "
+                "*.example.org for all its subdomains, or * for any name."
             )
-        num_threads = share_cores(run)
-        logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
-        metrics = Metrics()
-        model = load(run, device)
-        app = make_app(model, run.resolve().name, limits, metrics, hosts, secret)
+
+    from bnce.serve.app import make_app
+
+    # Before the model is read, which takes its time: a port that is taken should be told at once.
+    listener = _listen(host, port)
+    with listener:
+        address, port = listener.getsockname()[:2]
+        if not address.startswith("127.") and address != "::1":
+            stderr.print(f"Warning: {host} can be reached from other machines. {UNENCRYPTED if token else UNPROTECTED}")
+            names.append(socket.gethostname())
+        model = open_model(run, device)
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
         def announce() -> None:
             if as_json:
-                print_json({"url": url, "run": str(run), "vocab_size": model.vocab_size, "threads": num_threads})
-                # Whoever reads it through a pipe waits for it now.
-                sys.stdout.flush()
-            where = f"ONNX Runtime, CPU, {counted(num_threads, 'thread')}"
-            if needs_torch(run):
-                from bnce.machine.devices import choose_device, describe_device
+                print_json({"url": url, "run": str(run), "vocab_size": model.vocab_size, "device": model.device})
+                sys.stdout.flush()  # whoever reads it through a pipe waits for it now
+            stderr.print(f"Serving {run} at {url} on {model.device} (Ctrl-C to stop)")
 
-                where = describe_device(choose_device(device))
-            stderr.print(f"Serving {run} at {url} on {where} (Ctrl-C to stop)")
+        _run(make_app(model, run.resolve().name, names, token, announce), listener)
 
-        run_server(app, listener, limits, metrics, announce, log_level=log_level, access_log=access_log)
+
+def _read_token(path: Path | None) -> str | None:
+    """Read the token; an empty one is of a script whose secret is missing, which does not ask for an open server."""
+    token = os.environ.get("BNCE_TOKEN")
+    if path is not None:
+        try:
+            token = path.read_text(encoding="ascii", errors="replace").strip()
+        except OSError as error:
+            raise UserError(f"The token file '{path}' cannot be read ({error.strerror}): give another file.") from error
+    if token is not None and not (16 <= len(token) <= 512 and all("!" <= character <= "~" for character in token)):
+        raise UserError(
+            f"The token has {len(token)} characters: give 16 to 512 letters, digits and marks without blanks; "
+            "'openssl rand -hex 32' creates one. Without --token-file and BNCE_TOKEN, no token is asked for."
+        )
+    return token
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Take a port, 0 for any free one."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+        )[0]
+        # Only with the protocol named does asyncio send at once; else a body waits 40 ms until its header is confirmed.
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"Cannot listen on {host}:{port} ({reason}): give another --host or --port.") from error
+    return listener
+
+
+def _run(app: FastAPI, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT; then refuse what is new, finish what runs, and return."""
+    import uvicorn
+
+    from bnce.serve.guard import REQUEST_SECONDS
+
+    config = uvicorn.Config(
+        app,
+        ws="none",
+        loop="asyncio",
+        log_level="error",  # its warnings are about what clients send: as many lines as they like
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=int(REQUEST_SECONDS) + 1,
+    )
+    # uvicorn raises the signal again when all is done, which would end the process with a status of failure.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        uvicorn.Server(config).run([listener])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from bnce import files
-from bnce.cli.console import JsonOption, open_model, print_json, shown_progress, stderr
-from bnce.cli.options import (
-    MAY_EXCEED,
-    DeviceOption,
-    ModelArgument,
-    ModeOption,
-    flag,
-    goes_to_stdout,
-    is_normalised,
-    option,
-)
+from bnce.cli.console import JsonOption, open_model, print_json, stderr
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, ModeOption, flag, goes_to_stdout, option
 from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
+    from bnce.data.surprisal import Measured, Options
+    from bnce.engine.network import Mode
     from bnce.scoring.model import Model
-    from bnce.tables.columns import Columns, Measuring
-    from bnce.tables.surprisal import Result
 
 
 def surprisal(
@@ -70,7 +61,7 @@ def surprisal(
             show_default="blanks between all words",
         ),
     ] = None,
-    mode: ModeOption = "normalised",
+    mode: ModeOption = None,
     spell: Annotated[
         bool,
         flag(
@@ -105,64 +96,57 @@ def surprisal(
       bnce surprisal runs/relu-lstm novel.txt --out words.parquet
       bnce surprisal mixture.toml words.tsv --sentence item --out surprisal.tsv
     """
+    from bnce.data.surprisal import Options, add_surprisal
+    from bnce.data.tables import COLUMNAR, find_format
     from bnce.scoring.loading import model_files
-    from bnce.tables.columns import Columns, Measuring
-    from bnce.tables.surprisal import COLUMNAR, add_surprisal, find_format
 
     if goes_to_stdout(out, as_json):
         if (found := find_format(table)) in COLUMNAR:
-            raise UserError(
-                f"'{table}' is a table in {found} format, which cannot be printed: give --out FILE.{found}."
-            )
+            raise UserError(f"'{table}' is a {found} table, which cannot be printed: give --out FILE.{found}.")
         out = Path("/dev/stdout")
     files.refuse_overwriting([out], [table, *model_files(run)])
-    measuring = Measuring(is_normalised(mode, "measuring"), spell, entropy, prefix)
-    columns = Columns(word, tuple(text or ()), sentence, glued)
+    options = Options(word, tuple(text or ()), sentence, glued, cast("Mode | None", mode), spell, entropy, prefix)
     model = open_model(run, device)
-    with shown_progress(f"measuring {table}") as progress:
-        result = add_surprisal(model, table, out, columns, measuring, lambda num_rows: progress(num_rows, 0))
+    form, measured = add_surprisal(model, table, out, options, lambda told: stderr.print(f"Warning: {told}"))
     if as_json:
-        print_json({"run": str(run), "table": table, "out": str(out), **_record(model, columns, measuring, result)})
+        about = {"run": str(run), "table": table, "out": str(out), **dataclasses.asdict(options)}
+        about |= {"mode": measured.mode, "columns": list(measured.columns), "max_context": model.max_context}
+        check = {} if measured.check is None else {"check": measured.check}
+        print_json({**about, **measured.totals, "format": form, **check})
         return
-    for line in _report(model, columns, measuring, result):
+    for line in _report(model, options, form, measured):
         stderr.print(line)
 
 
-def _record(model: Model, columns: Columns, measuring: Measuring, result: Result) -> dict[str, Any]:
-    check = {} if result.check is None else {"check": dataclasses.asdict(result.check)}
-    described = dataclasses.asdict(measuring) | {"columns": list(measuring.columns), "max_context": model.max_context}
-    return described | dataclasses.asdict(columns) | dataclasses.asdict(result.totals) | {"format": result.form} | check
-
-
-def _report(model: Model, columns: Columns, measuring: Measuring, result: Result) -> list[str]:
+def _report(model: Model, options: Options, form: str, measured: Measured) -> list[str]:
     """Say what was measured and how, so that numbers can be compared."""
-    from bnce.tables.measure import BITS_PER_NAT
+    from bnce.data.surprisal import BITS_PER_NAT
 
-    totals = result.totals
-    num_summed = totals.num_rows - totals.num_empty
+    totals = measured.totals
+    num_summed = totals["num_rows"] - totals["num_empty"]
     summed = f"{counted(num_summed, 'row')} that {'has' if num_summed == 1 else 'have'} one"
     lines = [
-        f"Rows: {totals.num_rows:,}; texts: {totals.num_texts:,}; sentences: {totals.num_sentences:,}; "
-        f"rows with unknown words: {totals.num_unknown:,}; rows without a surprisal: {totals.num_empty:,}.",
-        f"Sum of the surprisals of the {summed}: {totals.surprisal:.7g} bits; of all sentence ends (</s>): "
-        f"{totals.end:.7g} bits.",
+        f"Rows: {totals['num_rows']:,}; texts: {totals['num_texts']:,}; sentences: {totals['num_sentences']:,}; "
+        f"rows with unknown words: {totals['num_unknown']:,}; rows without a surprisal: {totals['num_empty']:,}.",
+        f"Sum of the surprisals of the {summed}: {totals['surprisal']:.7g} bits; of all sentence ends (</s>): "
+        f"{totals['end']:.7g} bits.",
     ]
     if model.kind == "n-gram":
         how = "of an n-gram model, which ignores earlier sentences"
     else:
-        how = "with the softmax" if measuring.normalised else f"with the constant Z ({MAY_EXCEED})"
+        how = "with the softmax" if measured.mode == "normalised" else f"with the constant Z ({MAY_EXCEED})"
         how += "; context: the words before it in the same text"
     lines.append(f"Probabilities are {how}.")
-    if result.check is not None:
+    if (check := measured.check) is not None:
         # The check is in nats, and of ln p: a surprisal is its negative.
-        check = result.check
-        mean = round(-BITS_PER_NAT * check.mean_difference, 4) + 0.0  # which makes 0 of -0
+        mean = round(-BITS_PER_NAT * check["mean_difference"], 4) + 0.0  # which makes 0 of -0
         lines.append(
-            f"Check of {check.num_positions:,} tokens (words, marks and </s>): the surprisal with the constant Z "
-            f"differs from the exact one by at most {BITS_PER_NAT * check.max_difference:.4f} bits, and by {mean:+.4f} "
-            "bits on average (constant Z minus exact)."
+            f"Check of the first {counted(check['num_positions'], 'token')} (words, marks and </s>): the surprisal "
+            f"with the constant Z differs from the exact one by at most "
+            f"{BITS_PER_NAT * check['max_difference']:.4f} bits, and by {mean:+.4f} bits on average (constant Z minus "
+            "exact)."
         )
-    if result.form != "text" and columns.sentence is None and model.normaliser.sentences == "lines":
+    if form != "text" and options.sentence is None and model.normaliser.sentences == "lines":
         lines.append(
             "This model ends sentences only at line ends, and a table has none: every text was one sentence. Name a "
             "column with --sentence to change that."

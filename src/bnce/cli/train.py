@@ -12,7 +12,6 @@ import typer
 
 from bnce.cli.completion import complete, complete_recipe, complete_setting
 from bnce.cli.console import JsonOption, open_corpus, print_json, stderr, stdout
-from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption, flag, option
 from bnce.machine.signals import Stopped
 from bnce.machine.threads import tell_place
@@ -104,6 +103,7 @@ def train(
           --set optimiser.learning_rate=0.005 --set training.epochs=6
     """
     from bnce.api import Wanted, plan_training
+    from bnce.cli.display import shown_training
     from bnce.runs.directory import read_summary
     from bnce.runs.resuming import resume_command
 

@@ -24,6 +24,7 @@ from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.meter import Meter, Progress
 from bnce.corpus.numbering import MARKS, number_block
 from bnce.corpus.sharing import check_shared, deal_out, see_files
+from bnce.corpus.spelling import SPELLING_FILE
 from bnce.corpus.store import Corpus, Ids
 from bnce.corpus.tally import Tally
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, Vocabulary
@@ -31,7 +32,6 @@ from bnce.corpus.word_choice import choose_words, describe_untrained, train_spel
 from bnce.errors import UserError, argument
 from bnce.files import atomic_directory
 from bnce.machine.workers import Processes, map_in_order
-from bnce.spelling.model import SPELLING_FILE
 from bnce.text.blocks import Block, Cut, gather
 from bnce.text.intake import find_files, read_text, text_bytes
 from bnce.text.normalise import Normaliser

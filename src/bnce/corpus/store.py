@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.manifest import MANIFEST_FILE, Manifest, SplitStatistics, damaged, read_manifest
+from bnce.corpus.spelling import SPELLING_FILE
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.files import digest_file, map_array
-from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
 VOCABULARY_FILE = "vocab.txt"

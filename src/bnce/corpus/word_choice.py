@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from bnce.corpus.manifest import SplitStatistics
+from bnce.corpus.spelling import SpellingModel
 from bnce.corpus.tally import Ranking, Tally
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
-from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import UNKNOWN_WORD
 
 # Words that occur less often are left out where <unk> would not be trained otherwise; OBWB leaves out those below 3.

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bnce import files
+from bnce.corpus.spelling import SPELLING_FILE, SpellingModel
 from bnce.corpus.vocabulary import SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.runs.directory import Run, read_summary
 from bnce.runs.model_file import calibration_of, read_weights, save_weights
-from bnce.spelling.model import SPELLING_FILE, SpellingModel
 from bnce.text.sources import read_lines
 
 TABLES = ("embedding", "output.weight", "output.bias")

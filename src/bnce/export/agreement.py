@@ -1,13 +1,15 @@
-"""Whether an exported model says what PyTorch says: the allowed difference is measured, not guessed.
+"""Whether a run can be exported, and whether the export says what PyTorch says.
 
-Two right ways to add up the same float32 numbers differ from the exact sum by as much as each other, give or take. So
-the export may differ from PyTorch by a few times what PyTorch's float32 differs from float64.
+The allowed difference is measured, not guessed. Two right ways to add up the same float32 numbers differ from the exact
+sum by as much as each other, give or take. So the export may differ from PyTorch by a few times what PyTorch's float32
+differs from float64.
 
-Legend: T time steps, B streams, D last hidden layer, V vocabulary.
+Legend: T time steps, B streams, C context words, L = C + T, K chosen words, D last hidden layer, V vocabulary.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +18,9 @@ from torch import Tensor
 
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
+from bnce.models.body import State
+from bnce.registry import MODELS
+from bnce.runs.directory import Run
 
 TOLERANCE_FACTOR = 8.0
 _BLOCK_WORDS = 8192
@@ -23,14 +28,14 @@ _BLOCK_WORDS = 8192
 
 @dataclass
 class Agreement:
-    """The difference between a graph's results and PyTorch's, over all that was compared."""
+    """The difference between an export's results and PyTorch's, over all that was compared."""
 
     largest: float  # absolute value on the way to a result, which rounding is relative to
-    difference: float = 0.0  # of the graph from PyTorch
+    difference: float = 0.0  # of the export from PyTorch
     own_error: float = 0.0  # of PyTorch's float32 from float64
 
     def note(self, found: Sequence[Tensor], plain: Sequence[Tensor], exact: Sequence[Tensor]) -> None:
-        """Take in what a graph, PyTorch and float64 make of the same input."""
+        """Take in what the export, PyTorch and float64 make of the same input."""
         for found_one, plain_one, exact_one in zip(found, plain, exact, strict=True):
             self.largest = max(self.largest, float(exact_one.abs().max()))
             # Written so that a NaN stays one.
@@ -51,11 +56,28 @@ class Agreement:
         return TOLERANCE_FACTOR * (self.own_error + torch.finfo(torch.float32).eps * self.largest)
 
 
-def word_scores(model: LanguageModel, hidden: Tensor, words: Tensor) -> Tensor:
-    """Compute ln p of chosen words with the constant ln Z, in float64."""
-    layer = model.output
-    product = (layer.weight[words].double() * hidden.double().unsqueeze(2)).sum(3)
-    return product + layer.bias[words].double() - layer.log_z.double()
+def refuse_unknown_body(run: Run, target: str) -> None:
+    """Refuse to export a run whose body or output layer the target's writer does not know."""
+    name = run.config.model.name
+    if not run.config.model.code.startswith("bnce."):
+        known = ", ".join(name for name, model in MODELS.items() if model.code.startswith("bnce."))
+        raise UserError(
+            f"The model '{name}' of '{run.path}' cannot be exported to {target}, only {known} can: "
+            "export its weights alone, as safetensors."
+        )
+    loss = run.config.loss
+    if loss.structure:
+        raise UserError(
+            f"'{run.path}' was trained with {loss.name}, whose output layer cannot be exported to {target}: export its "
+            "weights alone, as safetensors."
+        )
+
+
+def run_in_float64(model: LanguageModel, input_LB: Tensor, state: State) -> tuple[Tensor, State]:
+    """Compute the last hidden layer and the state after it, in float64."""
+    body = copy.deepcopy(model.body).double()
+    hidden_TBD, after = body(model.embedding[input_LB].double(), tuple(part.double() for part in state))
+    return hidden_TBD, after
 
 
 def all_word_scores(model: LanguageModel, hidden_TBD: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

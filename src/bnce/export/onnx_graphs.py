@@ -1,261 +1,223 @@
 """A language model as ONNX graphs: the body, the scores of chosen words, and the scores of all words.
 
-The graphs are written node by node. ONNX has operators for the recurrent layers and for all else that the models do, so
-that there is nothing to trace, and every size that may vary is free: T, B and K.
+The graphs are written in ONNX's own text form. It has operators for the recurrent layers and for all else that the
+models do, so there is nothing to trace, and every size that may vary is free: T, B and K. What is alike in all models
+is in functions.onnxtxt.
 
 All weights are in one file beside the graphs, which refer to them by place. So the output table, which two of the
 graphs need, is stored once, and no graph meets the 2 GB that a protobuf may have.
 
-Legend: T time steps, B streams, C context words, L = C + T, K chosen words, E embedding, H recurrent layer,
-D last hidden layer, V vocabulary.
+Legend: T time steps, B streams, C context words, L = C + T, K chosen words, E embedding, D last hidden layer,
+V vocabulary; in a Transformer W words in the state, A heads, F = D / A.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
 
 import onnx
+import onnx.inliner
+import onnx.parser
 import torch
-from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 from bnce.language_model import LanguageModel
 from bnce.models.feedforward import FeedForward
 from bnce.models.recurrent import Recurrent
-from bnce.models.transformer import Transformer
-from bnce.runs.packed_rows import SCALE_SUFFIX
-from bnce.scoring.export_record import WEIGHTS_FILE
+from bnce.models.transformer import Block, Transformer, rotation_speeds
 
-OPSET = 17
-IR_VERSION = 8  # of the same time as the opset, so that runtimes some years old can read it
+WEIGHTS_FILE = "weights.bin"
 ALIGNMENT_BYTES = 65536  # a place that every system can map into memory
+# This file format is of the same time as the opset, so that runtimes some years old can read it.
+_HEADER = '<ir_version: 8, opset_import: ["": 17, "bnce": 1], producer_name: "bnce">'
+_FUNCTIONS_FILE = "functions.onnxtxt"
 _LAST = 2**63 - 1
-_PACKED = {torch.float16: TensorProto.FLOAT16, torch.int8: TensorProto.INT8}
-
-Dimension = int | str
 
 
-class WeightsFile:
-    """The file with all weights, written once from front to back."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.places: dict[str, dict[str, Any]] = {}  # by name, as whoever maps the file needs them
-
-    def add(self, name: str, tensor: Tensor) -> TensorProto:
-        """Append a tensor, in float32 unless it is packed, and give what a graph holds in its place."""
-        self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT_BYTES))
-        offset = self._file.tell()
-        kind = tensor.dtype if tensor.dtype in _PACKED else torch.float32
-        values = tensor.detach().to("cpu", kind).contiguous().numpy()
-        self._file.write(values.data)
-        self.places[name] = {"dtype": values.dtype.name, "shape": list(values.shape), "offset": offset}
-        reference = TensorProto(name=name, data_type=_PACKED.get(kind, TensorProto.FLOAT), dims=values.shape)
-        reference.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", WEIGHTS_FILE), ("offset", offset), ("length", values.nbytes)):
-            reference.external_data.add(key=key, value=str(value))
-        return reference
-
-
-class Table(NamedTuple):
-    """A matrix with one row per word, as it is stored; int8 has a scale for each row."""
-
-    values: TensorProto
-    scale: TensorProto | None
-
-    @classmethod
-    def write(cls, weights: WeightsFile, name: str, packed: Mapping[str, Tensor], key: str) -> Table:
-        """Append a table to the weights file."""
-        scale = packed.get(key + SCALE_SUFFIX)
-        values = weights.add(name, packed[key])
-        return cls(values, None if scale is None else weights.add(f"{name}_scale", scale))
-
-    def rows(self, graph: Graph, ids: str) -> str:
-        """Append nodes that read the rows of words, and those alone."""
-        rows = graph.node("Gather", graph.weight(self.values), ids)
-        scale = None if self.scale is None else graph.node("Gather", graph.weight(self.scale), ids)
-        return self._unpacked(graph, rows, scale)
-
-    def whole(self, graph: Graph) -> str:
-        """Append nodes that read all rows."""
-        scale = None if self.scale is None else graph.weight(self.scale)
-        return self._unpacked(graph, graph.weight(self.values), scale)
-
-    def _unpacked(self, graph: Graph, rows: str, scale: str | None) -> str:
-        if self.values.data_type == TensorProto.FLOAT:
-            return rows
-        rows = graph.node("Cast", rows, to_type=TensorProto.FLOAT)
-        return rows if scale is None else graph.node("Mul", rows, graph.node("Unsqueeze", scale, graph.integers(-1)))
-
-
+@dataclass
 class Graph:
-    """A graph in the making: nodes in the order they run, and what they refer to."""
+    """A graph as text, and the weights that it names."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.nodes: list[Any] = []
-        self.weights: list[TensorProto] = []
-        self.inputs: list[Any] = []
-        self.outputs: list[Any] = []
-        self._constants: set[str] = set()
+    inputs: list[str]  # each with its type and sizes
+    outputs: list[str]
+    weights: dict[str, Tensor]
+    constants: list[str] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
 
-    def input(self, name: str, kind: int, shape: Sequence[Dimension]) -> str:
-        """Declare an input; a dimension with a name may have any size."""
-        self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
-        return name
-
-    def output(self, name: str, shape: Sequence[Dimension]) -> None:
-        """Declare an output."""
-        self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
-
-    def weight(self, reference: TensorProto) -> str:
-        """Refer to a tensor in the weights file."""
-        self.weights.append(reference)
-        return str(reference.name)
-
-    def integers(self, *values: int) -> str:
-        """Make a small constant, or give the one that is there."""
-        return self._constant("integers", TensorProto.INT64, [len(values)], values)
-
-    def place(self, place: int) -> str:
-        """Make a constant of one whole number without dimensions, which `Gather` takes one place by."""
-        return self._constant("place", TensorProto.INT64, [], (place,))
-
-    def number(self, value: float) -> str:
-        """Make a constant of one number, or give the one that is there."""
-        return self._constant("number", TensorProto.FLOAT, [], (value,))
-
-    def _constant(self, name: str, kind: int, shape: list[int], values: tuple[float, ...]) -> str:
-        name = "_".join([name, *map(str, values)])
-        if name not in self._constants:
-            self._constants.add(name)
-            self.weights.append(helper.make_tensor(name, kind, shape, values))
-        return name
-
-    def node(self, kind: str, *inputs: str, to: str | Sequence[str] = "", **attributes: Any) -> str:
-        """Append a node and give the name of its first output; `to_type` is what ONNX calls `to`."""
-        if "to_type" in attributes:
-            attributes["to"] = attributes.pop("to_type")
-        outputs = [to or f"{kind.lower()}_{len(self.nodes)}"] if isinstance(to, str) else list(to)
-        node = helper.make_node(kind, list(inputs), outputs)
-        node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
-        self.nodes.append(node)
-        return outputs[0]
-
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, declared: Mapping[str, str]) -> None:
         """Write the graph, checked against ONNX's own rules."""
-        graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.weights)
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="bnce"
-        )
-        onnx.save(model, str(path))
+        signature = f"{path.stem} ({_listed(self.inputs)}) => ({_listed(self.outputs)})"
+        values = ",\n".join([*self.constants, *(declared[name] for name in self.weights)])
+        nodes = "\n".join(self.nodes)
+        functions = Path(__file__).with_name(_FUNCTIONS_FILE).read_text(encoding="utf-8")
+        model = onnx.parser.parse_model(f"{_HEADER}\n{signature}\n<{values}>\n{{\n{nodes}\n}}\n{functions}")
+        # Not every program that reads ONNX knows functions of a model.
+        onnx.save(onnx.inliner.inline_local_functions(model), str(path))
         onnx.checker.check_model(str(path), full_check=True)
 
 
-def write_graphs(model: LanguageModel, directory: Path, packed: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """Write body.onnx, words.onnx, all_words.onnx, the enter.onnx and step.onnx of recurrent bodies, and all weights.
-
-    `packed` has the tables as they are to be stored. Returns where in the weights file each tensor is.
-    """
-    output = model.output
+def write_graphs(model: LanguageModel, directory: Path) -> None:
+    """Write body.onnx, words.onnx, all_words.onnx and their weights."""
+    graphs = {"body": _body(model), "words": _words(model), "all_words": _all_words(model)}
+    weights = {name: tensor for graph in graphs.values() for name, tensor in graph.weights.items()}
+    declared = {}
     with open(directory / WEIGHTS_FILE, "wb") as file:
-        weights = WeightsFile(file)
-        embedding = Table.write(weights, "embedding", packed, "embedding")
-        graphs = {"body": _body(model, weights, embedding)}
-        if isinstance(model.body, Recurrent):
-            from bnce.export.onnx_recurrent import make_enter, make_step
-
-            graphs["enter"] = make_enter(weights, model.body, embedding)
-            graphs["step"] = make_step(weights, model.body, state_names(model))
-        weight_VD = Table.write(weights, "output_weight", packed, "output.weight")
-        # Every score has ln Z taken off, so the bias has it taken off once and for all.
-        bias_V = weights.add("output_bias_less_log_z", output.bias - output.log_z)
-    graphs["words"] = _words(output.hidden_size, weight_VD, bias_V)
-    graphs["all_words"] = _all_words(output.hidden_size, output.vocab_size, weight_VD, bias_V)
+        for name, tensor in weights.items():
+            file.write(b"\0" * (-file.tell() % ALIGNMENT_BYTES))
+            values = tensor.detach().float().contiguous().numpy()
+            place = f'"location": "{WEIGHTS_FILE}", "offset": "{file.tell()}", "length": "{values.nbytes}"'
+            declared[name] = f"float[{_listed(values.shape)}] {name} = [{place}]"
+            file.write(values.data)
     for name, graph in graphs.items():
-        graph.save(directory / f"{name}.onnx")
-    return weights.places
+        graph.save(directory / f"{name}.onnx", declared)
 
 
-def state_names(model: LanguageModel) -> list[str]:
-    """Name the parts of the state, as the body's inputs; its outputs have `_after` added."""
-    parts = ("keys", "values", "known") if isinstance(model.body, Transformer) else ("h", "c")
-    return [f"state_{part}" for part, _ in zip(parts, model.initial_state(1), strict=False)]
+def state_sizes(model: LanguageModel) -> dict[str, list[int | str]]:
+    """Give the sizes of the parts of a state, by their names as the body's inputs; its outputs have `_after` added."""
+    names = ("keys", "values", "known") if isinstance(model.body, Transformer) else ("h", "c")
+    start = zip(names, model.initial_state(1), strict=False)
+    return {f"state_{name}": [part.shape[0], "B", *part.shape[2:]] for name, part in start}
 
 
-def _body(model: LanguageModel, weights: WeightsFile, embedding: Table) -> Graph:
-    """Input words and state in, last hidden layer and state out."""
-    graph = Graph("body")
-    graph.output("hidden", ["T", "B", model.body.output_size])
-    ids_LB = graph.input("input_ids", TensorProto.INT64, ["L", "B"])
-    embedded_LBE = embedding.rows(graph, ids_LB)
-    if isinstance(model.body, FeedForward):
-        _feed_forward(graph, weights, model.body, embedded_LBE)
-    elif isinstance(model.body, Transformer):
-        from bnce.export.onnx_transformer import add_transformer
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
 
-        add_transformer(graph, weights, model.body, ids_LB, embedded_LBE)
+
+def _body(model: LanguageModel) -> Graph:
+    """Make the graph with words and a state in, the last hidden layer and the state after them out."""
+    body = model.body
+    states = [f"float[{_listed(sizes)}] {name}" for name, sizes in state_sizes(model).items()]
+    outputs = [f"float[T, B, {body.output_size}] hidden", *(f"{state}_after" for state in states)]
+    graph = Graph(["int64[L, B] input_ids", *states], outputs, {"embedding": model.embedding})
+    graph.nodes.append("embedded = Gather (embedding, input_ids)")
+    if isinstance(body, FeedForward):
+        _add_feed_forward(graph, body)
+    elif isinstance(body, Transformer):
+        _add_transformer(graph, body)
     else:
-        assert isinstance(model.body, Recurrent)  # whatever else there is has no "onnx" in its record
-        from bnce.export.onnx_recurrent import add_recurrent
-
-        add_recurrent(graph, weights, model.body, embedded_LBE, state_names(model))
+        assert isinstance(body, Recurrent)  # no other body can be exported
+        _add_recurrent(graph, body)
     return graph
 
 
-def _feed_forward(graph: Graph, weights: WeightsFile, body: FeedForward, embedded_LBE: str) -> None:
-    windows = []
-    for offset in range(body.num_words):
+def _add_feed_forward(graph: Graph, body: FeedForward) -> None:
+    windows = [f"window_{place}" for place in range(body.num_words)]
+    for place, window in enumerate(windows):
         # Each window has T words: the first ends C before the last word, the last with it.
-        end = offset - body.num_context if offset < body.num_context else _LAST
-        windows.append(
-            graph.node("Slice", embedded_LBE, graph.integers(offset), graph.integers(end), graph.integers(0))
+        end = place - body.num_context if place < body.num_context else _LAST
+        graph.constants.append(f"int64[1] begin_{place} = {{{place}}}, int64[1] end_{place} = {{{end}}}")
+        graph.nodes.append(f"{window} = Slice (embedded, begin_{place}, end_{place}, begin_0)")
+    graph.nodes.append(f"joined = Concat <axis = 2> ({_listed(windows)})")
+    _add_dense(graph, "hidden_layer", body.hidden, "joined", "wide")
+    _add_dense(graph, "bottleneck", body.bottleneck, "wide", "hidden")
+
+
+def _add_dense(graph: Graph, name: str, layer: nn.Linear, rows: str, to: str) -> None:
+    """Add a dense ReLu layer."""
+    graph.weights |= {f"{name}_weight": layer.weight.t(), f"{name}_bias": layer.bias}
+    graph.nodes.append(f"{to} = bnce.Dense ({rows}, {name}_weight, {name}_bias)")
+
+
+def _add_recurrent(graph: Graph, body: Recurrent) -> None:
+    """Add the layers: what a layer finds is added to what it read, but for the first."""
+    kind, parts = ("LSTM", ("h", "c")) if isinstance(body.cell, nn.LSTM) else ("RNN", ("h",))
+    numbers, rows = range(len(body.layers)), "embedded"
+    graph.constants.append("int64[1] directions = {1}")
+    for part in parts:
+        graph.nodes.append(f"{_listed(f'{part}_{number}' for number in numbers)} = Split <axis = 0> (state_{part})")
+    for number, layer in enumerate(body.layers):
+        input_weight, state_weight, *biases = _gates(layer)
+        tensors = {"input_weight": input_weight, "state_weight": state_weight, "cell_bias": torch.cat(biases)}
+        weights = {f"{name}_{number}": tensor.unsqueeze(0) for name, tensor in tensors.items()}
+        graph.weights |= weights
+        before, after = ([f"{part}_{name}{number}" for part in parts] for name in ("", "after_"))
+        # The empty place is that of the lengths of texts: none is shorter than the others.
+        graph.nodes += [
+            f"steps_{number}, {_listed(after)} = {kind} <hidden_size = {layer.hidden_size}> "
+            f"({rows}, {_listed(weights)}, , {_listed(before)})",
+            f"found_{number} = Squeeze (steps_{number}, directions)",
+            f"rows_{number} = {f'Add ({rows}, found_{number})' if number else 'Identity (found_0)'}",
+        ]
+        rows = f"rows_{number}"
+    for part in parts:
+        ends = _listed(f"{part}_after_{number}" for number in numbers)
+        graph.nodes.append(f"state_{part}_after = Concat <axis = 0> ({ends})")
+    if body.bottleneck is None:
+        graph.nodes.append(f"hidden = Identity ({rows})")
+    else:
+        _add_dense(graph, "bottleneck", body.bottleneck, rows, "hidden")
+
+
+def _gates(layer: nn.RNN | nn.LSTM) -> Sequence[Tensor]:
+    """Give a layer's weights and biases, the gates in ONNX's order."""
+    if not isinstance(layer, nn.LSTM):
+        return layer.all_weights[0]
+    # PyTorch stacks an LSTM's gates as input, forget, cell, output; ONNX as input, output, forget, cell.
+    split = (tensor.chunk(4) for tensor in layer.all_weights[0])
+    return [torch.cat([into, out, forget, cell]) for into, forget, cell, out in split]
+
+
+def _add_transformer(graph: Graph, body: Transformer) -> None:
+    A, D, W = body.num_heads, body.output_size, body.context
+    F, numbers = D // A, range(len(body.blocks))
+    # The first of each pair of numbers has the negative angle; the last number of an odd size stays as it is.
+    speeds = rotation_speeds(F, torch.float32, torch.device("cpu")).tolist()
+    turned = [*(-speed for speed in speeds), *speeds, *[0.0] * (F % 2)]
+    graph.constants += [
+        "int64 zero = {0}, int64 one = {1}, int64[1] axis_1 = {1}",
+        f"int64[1] context = {{{W}}}, int64[1] first_kept = {{{-W}}}, int64[1] last = {{{_LAST}}}",
+        f"int64[4] heads = {{0, 0, {A}, {F}}}, int64[3] rows = {{0, 0, {D}}}",
+        f"int64[4] state_heads = {{-1, {W}, {A}, {F}}}, int64[4] state_rows = {{1, -1, {W}, {D}}}",
+        f"float[{F}] speeds = {{{_listed(turned)}}}, int64[3] pair_sizes = {{{F // 2}, {F // 2}, {F % 2}}}",
+        f"float scale = {{{F**-0.5}}}, float lowest = {{-1e30}}",  # of which the softmax makes zero
+    ]
+    graph.nodes += [
+        "is_seen, cosine, sine, new_cosine, new_sine, state_known_after = bnce.Places "
+        "(input_ids, state_known, context, speeds, zero, one, axis_1, last)",
+        f"{_listed(f'keys_{number}' for number in numbers)} = Split <axis = 0> (state_keys)",
+        f"{_listed(f'values_{number}' for number in numbers)} = Split <axis = 0> (state_values)",
+        "read = Transpose <perm = [1, 0, 2]> (embedded)",
+    ]
+    if body.enter is not None:
+        graph.weights["enter_weight"] = body.enter.weight.t()
+        graph.nodes.append("entered = MatMul (read, enter_weight)")
+    graph.nodes.append(f"stream_0 = bnce.Normed ({'read' if body.enter is None else 'entered'})")
+    for number, block in enumerate(body.blocks):
+        assert isinstance(block, Block)
+        parts = {"query_key_value": block.query_key_value, "found": block.found, "up": block.up, "down": block.down}
+        weights = {f"layer_{number}_{name}": part.weight.t() for name, part in parts.items()}
+        graph.weights |= weights
+        graph.nodes.append(
+            f"stream_{number + 1}, keys_after_{number}, values_after_{number} = bnce.Layer "
+            f"(stream_{number}, keys_{number}, values_{number}, {_listed(weights)}, is_seen, cosine, sine, new_cosine, "
+            "new_sine, pair_sizes, heads, rows, state_heads, state_rows, first_kept, last, axis_1, scale, lowest)"
         )
-    joined = graph.node("Concat", *windows, axis=2)
-    hidden = add_dense(graph, weights, "hidden_layer", body.hidden, joined)
-    add_dense(graph, weights, "bottleneck", body.bottleneck, hidden, to="hidden")
+    graph.nodes += [
+        f"hidden_BTD = bnce.Normed (stream_{len(numbers)})",
+        "hidden = Transpose <perm = [1, 0, 2]> (hidden_BTD)",
+        f"state_keys_after = Concat <axis = 0> ({_listed(f'keys_after_{number}' for number in numbers)})",
+        f"state_values_after = Concat <axis = 0> ({_listed(f'values_after_{number}' for number in numbers)})",
+    ]
 
 
-def add_dense(graph: Graph, weights: WeightsFile, name: str, layer: nn.Linear, rows: str, to: str = "") -> str:
-    """Append a dense ReLu layer."""
-    product = graph.node("MatMul", rows, graph.weight(weights.add(f"{name}_weight", layer.weight.t())))
-    shifted = graph.node("Add", product, graph.weight(weights.add(f"{name}_bias", layer.bias)))
-    return graph.node("Relu", shifted, to=to)
+def _output(model: LanguageModel) -> dict[str, Tensor]:
+    layer = model.output
+    # Every score has ln Z taken off, so the bias has it taken off once and for all.
+    return {"output_weight": layer.weight, "output_bias_less_log_z": layer.bias - layer.log_z}
 
 
-def _words(hidden_size: int, weight_VD: Table, bias_V: TensorProto) -> Graph:
-    """Score chosen words: only their rows are read."""
-    graph = Graph("words")
-    hidden_TBD = graph.input("hidden", TensorProto.FLOAT, ["T", "B", hidden_size])
-    words_TBK = graph.input("words", TensorProto.INT64, ["T", "B", "K"])
-    rows_TBKD = weight_VD.rows(graph, words_TBK)
-    column_TBD1 = graph.node("Unsqueeze", hidden_TBD, graph.integers(-1))
-    product_TBK1 = graph.node("MatMul", rows_TBKD, column_TBD1)
-    product_TBK = graph.node("Squeeze", product_TBK1, graph.integers(-1))
-    bias_TBK = graph.node("Gather", graph.weight(bias_V), words_TBK)
-    graph.node("Add", product_TBK, bias_TBK, to="log_probs")
-    graph.output("log_probs", ["T", "B", "K"])
-    return graph
+def _words(model: LanguageModel) -> Graph:
+    """Make the graph that scores chosen words: only their rows are read."""
+    inputs = [f"float[T, B, {model.output.hidden_size}] hidden", "int64[T, B, K] words"]
+    nodes = ["log_probs = bnce.Words (hidden, words, output_weight, output_bias_less_log_z)"]
+    return Graph(inputs, ["float[T, B, K] log_probs"], _output(model), nodes=nodes)
 
 
-def _all_words(hidden_size: int, vocab_size: int, weight_VD: Table, bias_V: TensorProto) -> Graph:
-    """Score every word, and sum: what is left of one, by logarithm, makes the scores exact."""
-    graph = Graph("all_words")
-    hidden_TBD = graph.input("hidden", TensorProto.FLOAT, ["T", "B", hidden_size])
-    hidden_ND = graph.node("Reshape", hidden_TBD, graph.integers(-1, hidden_size))
-    # This product takes the table as it is; the one for more dimensions would need a transposed copy.
-    score_NV = graph.node("Gemm", hidden_ND, weight_VD.whole(graph), graph.weight(bias_V), transB=1)
-    batch = graph.node("Slice", graph.node("Shape", hidden_TBD), graph.integers(0), graph.integers(2))
-    shape = graph.node("Concat", batch, graph.integers(vocab_size), axis=0)
-    score_TBV = graph.node("Reshape", score_NV, shape, to="log_probs")
-    # In steps: with ReduceLogSumExp for all of them, onnxruntime 1.31 was 0.001 off at V = 800K, and is 5e-6 off so.
-    highest_TB1 = graph.node("ReduceMax", score_TBV, axes=[2])
-    share_TBV = graph.node("Exp", graph.node("Sub", score_TBV, highest_TB1))
-    sum_TB1 = graph.node("ReduceSum", share_TBV, graph.integers(2))
-    log_sum_TB1 = graph.node("Add", graph.node("Log", sum_TB1), highest_TB1)
-    graph.node("Squeeze", log_sum_TB1, graph.integers(2), to="log_sum")
-    graph.output("log_probs", ["T", "B", vocab_size])
-    graph.output("log_sum", ["T", "B"])
-    return graph
+def _all_words(model: LanguageModel) -> Graph:
+    """Make the graph that scores all words, and gives the logarithm of the sum."""
+    inputs = [f"float[T, B, {model.output.hidden_size}] hidden"]
+    outputs = [f"float[T, B, {model.output.vocab_size}] log_probs", "float[T, B] log_sum"]
+    nodes = ["log_probs, log_sum = bnce.AllWords (hidden, output_weight, output_bias_less_log_z)"]
+    return Graph(inputs, outputs, _output(model), nodes=nodes)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from bnce import files
 from bnce.runs.checkpoint import MODEL_FORMAT, write_tensors
@@ -34,12 +31,9 @@ def export_rows(run: Run, out: str | Path, row_format: str = "float32") -> dict[
     with files.atomic_directory(out) as partial:
         run.copy_description(partial)
         write_tensors(partial / MODEL_FILE, packed, MODEL_FORMAT, header)
-    errors = {name: largest_error(name, tensors, packed) for name in tables if tensors[name].ndim == 2}
+    errors = {}
+    for name in (name for name in tables if tensors[name].ndim == 2):
+        # One table at a time: all of them, unpacked, would be the model once more.
+        unpacked = unpack_rows({key: packed[key] for key in (name, name + SCALE_SUFFIX) if key in packed})
+        errors[name] = float(unpacked[name].sub_(tensors[name]).abs_().max())
     return {"rows": row_format, "model_bytes": (out / MODEL_FILE).stat().st_size, "max_row_error": errors}
-
-
-def largest_error(name: str, tensors: Mapping[str, Tensor], packed: Mapping[str, Tensor]) -> float:
-    """Find how far rounding has moved a number of a table."""
-    # One table at a time: all of them, unpacked, would be the model once more.
-    unpacked = unpack_rows({key: packed[key] for key in (name, name + SCALE_SUFFIX) if key in packed})
-    return float(unpacked[name].sub_(tensors[name]).abs_().max()) if packed[name] is not tensors[name] else 0.0

@@ -6,8 +6,7 @@ Legend: T time steps, B streams, C context words, L = C + T, D last hidden layer
 from __future__ import annotations
 
 import contextlib
-import copy
-import shutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ import torch
 
 from bnce import files
 from bnce.corpus.vocabulary import END, UNK
-from bnce.export.agreement import Agreement, all_word_scores
-from bnce.export.bodies import refuse_unknown_body
+from bnce.export.agreement import Agreement, all_word_scores, refuse_unknown_body, run_in_float64
 from bnce.export.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_CONFIG, TOKENIZER_FILE, build_tokenizer
 from bnce.language_model import LanguageModel
 from bnce.machine.packages import need
@@ -27,7 +25,17 @@ from bnce.runs.directory import MODEL_FILE, Run
 from bnce.runs.model_file import RUN_KEY, calibration_of, load_model, read_metadata
 from bnce.version import __version__
 
-CODE_FILE = "modeling_bnce.py"
+# The modules of this package that the code is made of, which import one another, PyTorch and transformers alone.
+_MODULES = ("export.modeling_bnce", "models.body", "models.feedforward", "models.recurrent", "models.transformer")
+_NO_KERNELS = '''"""In the place of kernels for training on a GPU, which bnce has: here there are none."""
+
+from torch import Tensor
+
+
+def usable(tensor: Tensor, *, autocast: bool = False) -> bool:
+    """Say that there are no kernels for this tensor."""
+    return False
+'''
 _SPECIAL_IDS = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
 
 
@@ -43,7 +51,7 @@ def export_transformers(run: Run, out: str | Path) -> dict[str, Any]:
         # The library reads only files that carry its own mark; names and tensors are those of a run's model.
         metadata = {"bnce": __version__, RUN_KEY: run.digest, **calibration_of(read_metadata(run.path / MODEL_FILE))}
         write_tensors(partial / MODEL_FILE, model.state_dict(), TRANSFORMERS_FORMAT, metadata)
-        shutil.copyfile(Path(__file__).with_name(CODE_FILE), partial / CODE_FILE)
+        write_code(partial)
         files.write_json(partial / "config.json", _config(run, model))
         # As `bnce generate` does, <unk> is not made up.
         files.write_json(partial / "generation_config.json", {**_SPECIAL_IDS, "suppress_tokens": [UNK]})
@@ -52,6 +60,17 @@ def export_transformers(run: Run, out: str | Path) -> dict[str, Any]:
         (partial / TOKENIZER_FILE).write_text(tokenizer, encoding="utf-8")
         files.write_json(partial / "tokenizer_config.json", TOKENIZER_CONFIG)
         return compare(model, partial)
+
+
+def write_code(directory: Path) -> None:
+    """Copy the modules that compute the model into one directory, where they import each other from beside them."""
+    for module in _MODULES:
+        folder, name = module.split(".")
+        code = (Path(__file__).parents[1] / folder / f"{name}.py").read_text(encoding="utf-8")
+        code = re.sub(r"from bnce\.models\.(\w+) import", r"from .\1 import", code)
+        code = re.sub(r"from bnce\.kernels\S* import", "from .kernels import", code)
+        (directory / f"{name}.py").write_text(code, encoding="utf-8")
+    (directory / "kernels.py").write_text(_NO_KERNELS, encoding="utf-8")
 
 
 def compare(model: LanguageModel, directory: Path) -> dict[str, Any]:
@@ -65,10 +84,9 @@ def compare(model: LanguageModel, directory: Path) -> dict[str, Any]:
         opened = BnceForCausalLM.from_pretrained(directory).eval()
     agreement = Agreement(abs(float(model.output.log_z)))
     with torch.no_grad():
-        hidden_TBD, _ = model(context_LB, model.initial_state(2))
-        exact_body = copy.deepcopy(model.body).double()
-        state = tuple(part.double() for part in model.initial_state(2))
-        exact_TBD, _ = exact_body(model.embedding[context_LB].double(), state)
+        state = model.initial_state(2)
+        hidden_TBD, _ = model(context_LB, state)
+        exact_TBD, _ = run_in_float64(model, context_LB, state)
         agreement.note(
             [opened(words_TB.t()).logits.transpose(0, 1)],
             all_word_scores(model, hidden_TBD, torch.float32)[:1],

@@ -11,14 +11,14 @@ from typing import Any
 
 from bnce.errors import UserError
 
-BASE = ("numpy", "safetensors", "msgspec", "tomli_w", "typer", "rich")
+BASE = ("numpy", "safetensors", "msgspec", "tomli_w", "typer", "rich", "rapidfuzz")
 EXTRAS = {
     "layer": ("torch",),
-    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer"),
-    "score": ("onnxruntime",),
+    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch"),
+    "data": ("pyarrow",),
     "ngram": ("kenlm",),
     "export": ("torch", "onnx", "onnxruntime", "transformers", "tokenizers"),
-    "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "h11"),
+    "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"),
     "cluster": ("dask", "distributed"),
 }
 _USUAL = "train"  # the extra that most commands want

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bnce import files
-from bnce.corpus.meter import Progress
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError
 from bnce.files import parse_object
-from bnce.ngrams.kneser_ney import Order
 from bnce.text.normalise import Normaliser
+from bnce.text.sources import read_chunks
+from bnce.text.unpack import PACKED
+
+if TYPE_CHECKING:
+    from bnce.corpus.meter import Progress
+    from bnce.ngrams.kneser_ney import Order
 
 # An n-gram model of another tool does not say how its text was cut: it takes words as they stand.
 AS_IT_STANDS = Normaliser(lowercase=False, tokens="whitespace", sentences="lines")
@@ -23,7 +27,6 @@ START_WORD = "<s>"
 LOG10_ZERO = -99.0  # how ARPA files write the probability of <s>, which is never predicted
 
 NORMALISER_COMMENT = "# bnce normaliser: "
-_MAX_COMMENT_BYTES = 4096
 _MAX_HEAD_BYTES = 2**16
 _BLOCK_NGRAMS = 2**16
 
@@ -92,14 +95,24 @@ def read_words(path: Path) -> Vocabulary:
     return Vocabulary([*SPECIALS, *(word for word in words if word not in (*SPECIALS, START_WORD))], f"'{path}'")
 
 
-def stored_normaliser(path: Path) -> Normaliser:
-    """Read how the text of a model was cut into words, where 'bnce ngram' has written it."""
-    with open(path, "rb") as file:
-        line = file.readline(_MAX_COMMENT_BYTES).decode("utf-8", "replace")
-    if not line.startswith(NORMALISER_COMMENT):
-        return AS_IT_STANDS
+def stored_normaliser(path: Path) -> Normaliser | None:
+    """Read how the text of a model was cut into words, where 'bnce ngram' has written it; None if nobody knows.
+
+    It stands in the first line of an ARPA file, packed or not. A KenLM binary has no place for it: then the ARPA file
+    of the same name that lies beside it is asked, such as m.arpa or m.arpa.gz for m.bin.
+    """
+    stem = path.name.removesuffix("".join(path.suffixes[-2:]) if path.suffix in PACKED else path.suffix)
+    beside = [path.with_name(f"{stem}.arpa{ending}") for ending in ("", *PACKED)]
+    for file in [path, *(one for one in beside if one != path and one.is_file())]:
+        line = next(read_chunks(str(file)), b"").partition(b"\n")[0].decode("utf-8", "replace")
+        if line.startswith(NORMALISER_COMMENT):
+            return _parse_normaliser(file, line.removeprefix(NORMALISER_COMMENT))
+    return None
+
+
+def _parse_normaliser(path: Path, settings: str) -> Normaliser:
     try:
-        return Normaliser.from_dict(parse_object(line.removeprefix(NORMALISER_COMMENT)))
+        return Normaliser.from_dict(parse_object(settings))
     except ValueError as error:
         raise UserError(
             f"The first line of '{path}' does not say how its text was cut into words ({error}): make the file again, "

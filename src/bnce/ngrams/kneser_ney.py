@@ -14,18 +14,17 @@ with `<s>` among them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.meter import Progress
+from bnce.corpus.spelling import find_discounts
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
-from bnce.spelling.levels import find_discounts
 
-MIN_ORDER, MAX_ORDER = 2, 6  # what KenLM reads
 # What counting holds at most for each token, as measured on text whose n-grams of the highest order are nearly all new.
 _BASE_BYTES_PER_TOKEN, _BYTES_PER_TOKEN_AND_ORDER = 60, 40
 
@@ -40,13 +39,10 @@ class Order:
 
     key_N: Ints
     prob_N: Floats
+    backoff_N: Floats
     kept_N: Bools  # False for those that are pruned
     discounts: tuple[float, float, float]  # taken off counts of 1, of 2, and of 3 or more
     is_fallback: bool  # whether the text was too small to estimate the discounts
-    backoff_N: Floats = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "backoff_N", np.ones(len(self.key_N)))
 
     @property
     def num_kept(self) -> int:
@@ -68,21 +64,14 @@ def needed_bytes(num_tokens: int, order: int) -> int:
 
 
 def estimate(
-    ids: Ints,
-    vocab_size: int,
-    order: int,
-    prune: Sequence[int] = (0,),
-    progress: Progress = lambda done, total: None,
+    ids: Ints, vocab_size: int, prune: Sequence[int], progress: Progress = lambda done, total: None
 ) -> list[Order]:
     """Estimate a model of sentences that end in `</s>`; `<s>` is the word number `vocab_size`.
 
-    `prune` has a number for each order, the last one standing for those that follow: n-grams which the text has that
-    often or less are left out, and what they had goes to the shorter contexts. `progress` is told of orders done.
+    `prune` has a number for each order: n-grams which the text has that often or less are left out, and what they had
+    goes to the shorter contexts. `progress` is told of orders done.
     """
-    check_order(order)
-    prune = pruned_counts(prune, order)
-    if not len(ids):
-        raise UserError("There is no text to estimate an n-gram model from: give a file with words.")
+    order = len(prune)
     base = vocab_size + 1
     counted = _count(ids, base, order, progress)
     prob_W = np.full(base, 1 / vocab_size)  # what unigrams back off to: every word alike
@@ -109,16 +98,8 @@ def estimate(
         if number > 1:
             (is_context,) = np.nonzero(total_C)
             orders[-1].backoff_N[is_context] = left_C[is_context]
-        orders.append(Order(one.key_N, prob_N, kept_N, discounts, is_fallback))
+        orders.append(Order(one.key_N, prob_N, np.ones(len(prob_N)), kept_N, discounts, is_fallback))
     return orders
-
-
-def check_order(order: int) -> None:
-    """Refuse an order that KenLM would not read."""
-    if not MIN_ORDER <= order <= MAX_ORDER:
-        raise UserError(
-            f"The order is {order}: it must be from {MIN_ORDER} to {MAX_ORDER}, the orders that KenLM can read."
-        )
 
 
 def pruned_counts(prune: Sequence[int], order: int) -> list[int]:

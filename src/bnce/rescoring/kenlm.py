@@ -13,18 +13,21 @@ form of the run's training text. A run or a mixture always starts at the start o
 
 from __future__ import annotations
 
+import copy
 import functools
+import itertools
 import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bnce.engine.network import Mode
 from bnce.errors import UserError
-from bnce.rescoring.word_steps import Step, WordSteps
+from bnce.rescoring.decoders import Step, WordSteps
 from bnce.scoring import model as scoring
 from bnce.scoring.loading import load
-from bnce.scoring.ngram import NgramModel
+from bnce.scoring.ngram_model import NgramModel
 from bnce.text.normalise import END_WORD
 
 
@@ -61,13 +64,8 @@ class State:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def __copy__(self) -> State:
-        copied = State()
-        copied.history, copied.own, copied.key = self.history, self.own, self.key
-        return copied
-
     def __deepcopy__(self, memo: Any = None) -> State:
-        return self.__copy__()
+        return copy.copy(self)
 
 
 class Config:
@@ -82,11 +80,12 @@ class Model:
     """A run, a mixture or an n-gram model, from its path or from `bnce.load`."""
 
     def __init__(
-        self, path: str | bytes | Path | scoring.Model, config: Config | None = None, *, normalised: bool = False
+        self, path: str | bytes | Path | scoring.Model, config: Config | None = None, *, mode: Mode | None = None
     ) -> None:
         self.model = path if isinstance(path, scoring.Model) else load(os.fsdecode(path))
         self.path = os.fsencode(os.path.abspath(self.model.name))
-        self._steps = WordSteps(self.model, normalised)
+        self._steps = WordSteps(self.model, mode)
+        self._kenlm = self.model.model if isinstance(self.model, NgramModel) else None
 
     @property
     def order(self) -> int:
@@ -105,16 +104,16 @@ class Model:
         """Give for every word and `</s>` its log10 probability, the words that depends on, and if it is unknown."""
         read = [self._steps.read(word) for word in _text(sentence).split()]
         words = [own for words in read for own in words]
-        if isinstance(self.model, NgramModel):
-            scores = self.model.score_sentence(words, begins=bos, ends=eos)
+        if self._kenlm:
+            scores = self._kenlm.full_scores(" ".join(words), bos=bos, eos=eos)
         else:
-            (scores,) = self.model.score_words([words], normalised=self._steps.normalised)
-        begin = 0
+            (found,) = self.model.score_words([words], mode=self._steps.mode)
+            scores = zip(
+                (found.log_probs / math.log(10)).tolist(), found.ngram_lengths.tolist(), found.oov.tolist(), strict=True
+            )
         for own in [*read, *([(END_WORD,)] if eos else [])]:
-            part = slice(begin, begin := begin + len(own))
-            lengths = scores.ngram_lengths[part]
-            step = Step(float(scores.log_probs[part].sum()), int(scores.oov[part].sum()))
-            yield _full(step, lengths[-1] if lengths else 0)
+            log_probs, lengths, oov = zip(*itertools.islice(scores, len(own)), strict=True)
+            yield FullScoreReturn(sum(log_probs), lengths[-1], any(oov))
 
     def BeginSentenceWrite(self, state: State) -> None:
         """Make a state that of the start of a sentence."""
@@ -122,42 +121,50 @@ class Model:
 
     def NullContextWrite(self, state: State) -> None:
         """Make a state one without context: for a run or a mixture, that of the start of a text."""
-        if isinstance(self.model, NgramModel):
-            self._write(state, (), self.model.start_without_context())
-        else:
-            self.BeginSentenceWrite(state)
+        own = self.model.start()
+        if self._kenlm:
+            own = type(own)()  # the model keeps its start
+            self._kenlm.NullContextWrite(own)
+        self._write(state, (), own)
 
     def BaseScore(self, in_state: State, word: str, out_state: State) -> float:
         """Give the log10 probability of a word after a state, and write the state after it."""
-        return self._step(in_state, word, out_state).log_prob / math.log(10)
+        return self.BaseFullScore(in_state, word, out_state).log_prob
 
     def BaseFullScore(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:
         """Do the same, and say how many words that depends on, and whether the word is unknown."""
-        history, own = in_state.history or (), in_state.own
-        return _full(self._step(in_state, word, out_state), self._steps.ngram_length(own, history, word))
+        if in_state.history is None:
+            raise UserError("The state is empty: write the start of a sentence into it with BeginSentenceWrite.")
+        step = self._steps.step(in_state.own, word)
+        history = (*in_state.history, *step.words)
+        length = self._ngram_length(step, history) if step.words else 0
+        after = step.after
+        if self._kenlm and history[-1:] == (END_WORD,):
+            after = type(after)()  # the model would begin a sentence here, and KenLM goes on
+            self._kenlm.BaseScore(step.last_state, END_WORD, after)
+        self._write(out_state, history, after)
+        return FullScoreReturn(step.log_prob / math.log(10), length, step.num_oov > 0)
+
+    def _ngram_length(self, step: Step, history: tuple[str, ...]) -> int:
+        """Count the words that the last probability depends on: the start of the text is one, and itself."""
+        if self._kenlm:
+            after = type(step.last_state)()
+            return int(self._kenlm.BaseFullScore(step.last_state, history[-1], after).ngram_length)
+        most = self.model.max_context
+        return 1 + (len(history) if most is None else min(len(history), most))
 
     def __contains__(self, word: str | bytes) -> bool:
-        if isinstance(self.model, NgramModel):
-            return _text(word) in self.model.model
-        return self.model.is_known(_text(word))
+        return _text(word) in self._kenlm if self._kenlm else self.model.is_known(_text(word))
 
     def __repr__(self) -> str:
         return f"<Model from {os.path.basename(os.fsdecode(self.path))}>"
 
     def __reduce__(self) -> Any:
-        return Model, (self.path,)
-
-    def _step(self, in_state: State, word: str, out_state: State) -> Step:
-        if in_state.history is None:
-            raise UserError("The state is empty: write the start of a sentence into it with BeginSentenceWrite.")
-        history, own = in_state.history, in_state.own
-        step = self._steps.score(own, word)
-        self._write(out_state, (*history, word), self._steps.advance(own, word))
-        return step
+        return functools.partial(Model, mode=self._steps.mode), (self.path,)
 
     def _write(self, state: State, history: tuple[str, ...], own: Any) -> None:
         state.history, state.own = history, own
-        state.key = own if isinstance(self.model, NgramModel) else history
+        state.key = own if self._kenlm else history
 
 
 LanguageModel = Model
@@ -169,7 +176,3 @@ def _text(given: str | bytes) -> str:
     if not isinstance(given, str):
         raise TypeError(f"Cannot convert {type(given)} to string")
     return given
-
-
-def _full(step: Step, length: int) -> FullScoreReturn:
-    return FullScoreReturn(step.log_prob / math.log(10), length, step.num_oov > 0)

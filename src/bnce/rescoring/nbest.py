@@ -1,18 +1,69 @@
 """N-best lists as recognisers write them: what is in them, in whichever format they come.
 
-A hypothesis may be empty, and an utterance's hypotheses keep their order. Every mistake is told with its line. A score
-has a name; `am` and `old_lm` are the two that every version knew, under whatever names lists have them.
+A hypothesis may be empty, and an utterance's hypotheses keep their order. Every mistake is reported with its place. A
+score has a name; `am` and `old_lm` are the two that have weights of their own, under whatever names lists have them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import math
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from bnce.errors import UserError, argument, counted, unknown_name
-from bnce.rescoring.formats.source import AM, OLD_LM, ROLES, Source
-from bnce.rescoring.nbest_formats import NBEST_FORMATS
+from bnce.errors import UserError, argument, counted, shown, unknown_name
+from bnce.text.sources import named, read_lines
+from bnce.text.unpack import PACKED
+
+# The two scores that have options of their own, and the names under which lists have them: the first one counts.
+AM, OLD_LM = "am", "old_lm"
+ROLES: Mapping[str, tuple[str, ...]] = {
+    AM: ("am_score", "ac_score", "acoustic_score", "asr_score", "am", "score"),
+    OLD_LM: ("lm_score", "old_lm_score", "old_lm", "lm"),
+}
+KNOWN_NAMES = frozenset(name for names in ROLES.values() for name in names)
+APART = "score."  # before the name of a score that is called like something else
+
+
+class Source:
+    """A list before it is read: a file, standard input, or a directory. Its lines are read once."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = os.fspath(path)
+
+    def __str__(self) -> str:
+        return named(self.path)
+
+    @property
+    def ending(self) -> str:
+        """The ending of the file's name, that of packing aside, in small letters."""
+        stem, ending = os.path.splitext(self.path.lower())
+        return os.path.splitext(stem)[1] if ending in PACKED else ending
+
+    @functools.cached_property
+    def lines(self) -> list[tuple[str, str]]:
+        """Every line that is not blank, with its place for messages."""
+        lines = enumerate(read_lines(self.path), 1)
+        return [(f"{self}, line {line}", text) for line, text in lines if text.strip()]
+
+    def keyed_lines(self) -> Iterator[tuple[str, str, str]]:
+        """Read `key words…` lines with their places; a key may stand alone."""
+        for where, text in self.lines:
+            key, *words = text.split()
+            yield where, key, " ".join(words)
+
+
+class Hypothesis(NamedTuple):
+    """A hypothesis as it is read: its place, and scores under the list's names, which may be numbers or texts."""
+
+    where: str
+    utterance: str
+    text: str
+    scores: Mapping[str, Any]
+    reference: str | None = None
 
 
 @dataclass
@@ -23,13 +74,7 @@ class Utterance:
     texts: list[str] = field(default_factory=list)
     scores: dict[str, list[float]] = field(default_factory=dict)
     reference: str | None = None
-    line: int = field(default=0, compare=False)  # where it begins
-
-    def add(self, text: str, scores: Mapping[str, float]) -> None:
-        """Add a hypothesis; blanks between its words count as one."""
-        self.texts.append(" ".join(text.split()))
-        for name, score in scores.items():
-            self.scores.setdefault(name, []).append(score)
+    where: str = field(default="", compare=False)  # the place where it begins
 
 
 @dataclass(frozen=True)
@@ -48,13 +93,8 @@ class NBest:
         return AM in self.score_names
 
     @property
-    def has_old_lm(self) -> bool:
-        """Whether there are scores of an old language model."""
-        return OLD_LM in self.score_names
-
-    @property
     def has_references(self) -> bool:
-        """Whether the list says what was said."""
+        """Whether the list has the reference of every utterance."""
         return all(utterance.reference is not None for utterance in self.utterances)
 
     @property
@@ -62,108 +102,129 @@ class NBest:
         """How many there are of all utterances together."""
         return sum(len(utterance.texts) for utterance in self.utterances)
 
-    def told(self) -> str:
-        """Say how many utterances there are and what they have beside texts, in a few words."""
-        names = [f"{name} ('{self.sources[name]}')" if name in self.sources else name for name in self.score_names]
-        with_them = f"scores: {', '.join(names)}" if names else "no scores"
-        references = "with references" if self.has_references else "no references inside"
-        return f"{self.counted()}, {references}; {with_them}"
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse the name of a score that the list does not have."""
+        known = [*self.score_names, *self.sources.values()]
+        for name in names:
+            if name not in known:
+                raise unknown_name(f"score in {argument('score_files')}", name, known)
 
     def counted(self) -> str:
         """Say how many utterances and hypotheses there are."""
         num_utterances = counted(len(self.utterances), "utterance")
         return f"{num_utterances}, {counted(self.num_hypotheses, 'hypothesis', 'hypotheses')}"
 
+    def described(self) -> str:
+        """Say how many utterances there are and what they have beside texts, in a few words."""
+        names = [f"{name} ('{self.sources[name]}')" if name in self.sources else name for name in self.score_names]
+        scores = f"scores: {', '.join(names)}" if names else "no scores"
+        references = "with references" if self.has_references else "no references inside"
+        return f"{self.counted()}, {references}; {scores}"
 
-def read_nbest(
-    path: str | Path,
-    form: str = "auto",
-    *,
-    score_files: Mapping[str, str] | None = None,
-    costs: bool = False,
+
+def assemble(
+    source: Source, hypotheses: Iterable[Hypothesis], form: str, fields: Collection[str] | None, costs: bool
 ) -> NBest:
-    """Read a list; `costs` says that scores are costs, as Kaldi writes them: lower is better."""
-    source = Source(path)
-    name = recognise(source) if form == "auto" else form
-    if name not in NBEST_FORMATS:
-        raise unknown_name("format of n-best lists", name, NBEST_FORMATS)
-    kind = NBEST_FORMATS[name]
-    if score_files and not kind.scores_apart:
-        raise UserError(
-            f"{argument('score_files')} is for Kaldi text, and {source} is read as {name}: leave it out, or give "
-            f"{argument('form', 'kaldi')}."
-        )
-    read = kind.load("read")
-    nbest: NBest = read(source, score_files or {}) if kind.scores_apart else read(source)
-    if costs:
-        for utterance in nbest.utterances:
-            utterance.scores = {name: [-one for one in own] for name, own in utterance.scores.items()}
-    return nbest
+    """Put hypotheses together by utterance, and check that all have the same scores, and references or none.
 
-
-def recognise(source: Source) -> str:
-    """Tell the format by the file's name and by its first lines."""
-    for name, kind in NBEST_FORMATS.items():
-        if source.ending in kind.endings and not source.is_directory:
-            return name
-    return next(name for name, kind in NBEST_FORMATS.items() if kind.load("recognise")(source))
-
-
-def neighbour(source: Source, utterances: dict[str, Utterance], utterance: Utterance) -> Utterance:
-    """Give the utterance that a line belongs to: the one of the line before, or this new one, which is added."""
-    last = next(reversed(utterances), None)
-    if utterance.name in utterances and last != utterance.name:
-        raise UserError(
-            f"{source.at(utterance.line)} has '{utterance.name}' again, after '{last}': put all hypotheses of an "
-            "utterance on neighbouring lines, the best first."
-        )
-    return utterances.setdefault(utterance.name, utterance)
-
-
-def make_nbest(source: Source, utterances: Iterable[Utterance], sources: Mapping[str, str], form: str) -> NBest:
-    """Check that all hypotheses have the same scores, and all utterances references or none."""
-    lists = list(utterances)
-    if not lists:
+    Without `fields` every number is a score. Else, where one has a known name, others must be named in `fields`.
+    """
+    rows = list(hypotheses)
+    if not rows:
         raise UserError(f"{source} has no hypothesis: give one or more.")
-    for utterance in lists:
-        if not utterance.texts:
-            raise UserError(f"{source.at(utterance.line)} has no hypothesis for '{utterance.name}': give one or more.")
-    names = dict.fromkeys(name for utterance in lists for name in utterance.scores)
+    names = list(dict.fromkeys(name for row in rows for name in row.scores))
     left_out = []
-    for name in list(names):
-        lacking = next((one for one in lists if len(one.scores.get(name, [])) != len(one.texts)), None)
+    if fields is not None and not KNOWN_NAMES.isdisjoint(names):
+        others = [name for name in names if name not in KNOWN_NAMES and name not in fields]
+        names = [name for name in names if name not in others]
+        if others:
+            listed = ", ".join(map(shown, others))
+            left_out.append(f"Not used as scores: {listed}. Name one with --scores NAME or --weight NAME=W to use it.")
+    roles = role_names(names)
+    utterances: dict[str, Utterance] = {}
+    for where, key, text, scores, reference in rows:
+        for part in (key, text, reference or ""):
+            check_letters(part, where)
+        utterance = utterances.setdefault(key, Utterance(key, reference=reference, where=where))
+        utterance.texts.append(" ".join(text.split()))
+        for name, role in roles.items():
+            if scores.get(name) is not None:
+                score = number(scores[name], where)
+                utterance.scores.setdefault(role, []).append(-score if costs else score)
+    lists = list(utterances.values())
+    used = {}
+    for name, role in roles.items():
+        lacking = next((one for one in lists if len(one.scores.get(role, [])) != len(one.texts)), None)
         if lacking is None:
+            used[role] = name
             continue
-        where = source.at(lacking.line)
-        if name in ROLES:
+        if role in ROLES:
             raise UserError(
-                f"{where} has {len(lacking.scores.get(name, []))} scores named {' or '.join(ROLES[name])} for "
+                f"{lacking.where} has {len(lacking.scores.get(role, []))} scores named {' or '.join(ROLES[role])} for "
                 f"{len(lacking.texts)} hypotheses: give one for each hypothesis of the list, or none."
             )
-        left_out.append(f"The score '{name}' is not used: {where} does not have it for all hypotheses.")
-        del names[name]
+        left_out.append(f"The score '{role}' is not used: {lacking.where} does not have it for all hypotheses.")
     for utterance in lists:
-        for name in [name for name in utterance.scores if name not in names]:
-            del utterance.scores[name]
-    with_reference = [utterance for utterance in lists if utterance.reference is not None]
-    if 0 < len(with_reference) < len(lists):
-        without = next(utterance for utterance in lists if utterance.reference is None)
+        utterance.scores = {role: utterance.scores[role] for role in used}
+    without = next((utterance for utterance in lists if utterance.reference is None), None)
+    if without is not None and any(utterance.reference is not None for utterance in lists):
         raise UserError(
-            f"{source.at(without.line)} has no reference for '{without.name}', but other utterances have one: give all "
-            "or none."
+            f"{without.where} has no reference for '{without.name}', but other utterances have one: give all or none."
         )
-    used = {name: own for name, own in sources.items() if name in names}
-    return NBest(lists, tuple(names), used, tuple(left_out), form)
+    sources = {role: name for role, name in used.items() if role != name}
+    return NBest(lists, tuple(used), sources, tuple(left_out), form)
+
+
+def number(value: Any, where: str) -> float:
+    """Read a score, which must be a finite number."""
+    try:
+        # Python reads 1_000 as a number; no recogniser writes that.
+        found = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise UserError(f"{where} has the score {shown(value)}: it must be a finite number.")
+    return found
+
+
+def check_letters(text: str, where: str) -> None:
+    """Refuse halves of characters, which escapes such as \\ud800 can make and no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where} has the text {shown(text)}, which has half of a character (a lone surrogate): write the whole "
+            "character."
+        ) from error
+
+
+def role_names(names: Sequence[str]) -> dict[str, str]:
+    """Name the scores of a list: the first of a role's names becomes the role, others keep their own.
+
+    One that has the name of a role which another has is renamed.
+    """
+    found = {}
+    for role, known in ROLES.items():
+        first = next((name for name in known if name in names), None)
+        if first is not None:
+            found[first] = role
+    return found | tell_apart([name for name in names if name not in found], found.values())
+
+
+def tell_apart(names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
+    """Put `score.` before those names of scores that are taken, and give all of them under their old names."""
+    free = {name for name in names if name not in taken}
+    found = {name: name for name in names}
+    for name in names:
+        while found[name] in taken or (found[name] != name and found[name] in free):
+            found[name] = f"{APART}{found[name]}"
+    return found
 
 
 def pool(lists: Sequence[tuple[str, NBest]]) -> NBest:
-    """Put lists with the same scores and different utterances together; each has a path for messages."""
-    _, first = lists[0]
-    if len(lists) == 1:
-        return first
+    """Put lists of different utterances together; each has a path for messages."""
     seen: dict[str, str] = {}
     for path, nbest in lists:
-        check_same_scores(lists[0], (path, nbest))
         for utterance in nbest.utterances:
             if utterance.name in seen:
                 raise UserError(
@@ -171,18 +232,21 @@ def pool(lists: Sequence[tuple[str, NBest]]) -> NBest:
                     "lists of different utterances."
                 )
             seen[utterance.name] = path
+    first = lists[0][1]
     utterances = [utterance for _, nbest in lists for utterance in nbest.utterances]
     left_out = tuple(sentence for _, nbest in lists for sentence in nbest.left_out)
     return NBest(utterances, first.score_names, first.sources, left_out, first.form)
 
 
-def check_same_scores(first: tuple[str, NBest], other: tuple[str, NBest]) -> None:
+def check_same_scores(lists: Sequence[tuple[str, NBest]]) -> None:
     """Refuse lists with different scores: weights of one would mean nothing to the other."""
-    if set(first[1].score_names) != set(other[1].score_names):
-        raise UserError(
-            f"'{first[0]}' has {_scores_of(first[1])} and '{other[0]}' has {_scores_of(other[1])}: give lists with "
-            "the same scores."
-        )
+    path, first = lists[0]
+    for other_path, other in lists[1:]:
+        if set(first.score_names) != set(other.score_names):
+            raise UserError(
+                f"'{path}' has {_scores_of(first)} and '{other_path}' has {_scores_of(other)}: give lists with the "
+                "same scores."
+            )
 
 
 def _scores_of(nbest: NBest) -> str:

@@ -1,8 +1,7 @@
-"""N-best lists with a new language model's scores: which hypothesis is the best now, and how wrong it is.
+"""N-best lists with a new language model's scores, and which hypothesis is the best by them.
 
-Hypotheses of one utterance begin alike: they go through the network as one tree, in which every prefix is computed
-once, many utterances at a time. A Transformer reads them side by side. Only the output rows of words that occur are
-read, unless the softmax is asked for.
+Hypotheses of one utterance begin alike: what neighbours share is computed once, many utterances at a time. Only the
+output rows of words that occur are read, unless the softmax is asked for.
 
 Legend: U utterances, N hypotheses of all of them, one utterance's after the other's.
 """
@@ -12,37 +11,67 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.rescoring.error_rate import Errors, count_errors, sum_errors
-from bnce.rescoring.formats.source import AM, OLD_LM, tell_apart
-from bnce.rescoring.nbest import NBest
+from bnce.engine.network import Mode
+from bnce.errors import UserError
+from bnce.rescoring.nbest import AM, OLD_LM, NBest, tell_apart
 from bnce.scoring.model import Model
-from bnce.scoring.prefixes import TREE_SEQUENCES
-from bnce.scoring.scored import Floats
+from bnce.scoring.results import Floats
 from bnce.scoring.weights import Weights, count_words
 
-# Hypotheses that are scored together: those of whole utterances, as many as one tree takes.
-BLOCK_HYPOTHESES = TREE_SEQUENCES
+# Hypotheses that are scored together: those of whole utterances.
+BLOCK_HYPOTHESES = 2048
 
-FULL_COLUMNS = ("utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis")
+_COLUMNS = ("utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis")
+HIGH_UNKNOWN = 0.2  # the share of unknown words from which the model may not fit the lists
+
+_MAX_SHOWN = 60  # letters of an example
+
+
+@dataclass(frozen=True)
+class Form:
+    """How hypotheses came into the model's form: how many changed, and how many of their words it knows."""
+
+    num_changed: int
+    num_hypotheses: int
+    num_words: int  # as the model reads them
+    num_oov: int
+    example: tuple[str, str] | None  # a hypothesis before and after
+
+    @property
+    def _unknown(self) -> str:
+        share = 100 * self.num_oov / max(1, self.num_words)
+        return f"{self.num_oov:,} of {self.num_words:,} words ({share:.2f}%) are unknown to the model"
+
+    def judge_unknown(self, name: str, *, refuse: bool) -> str | None:
+        """Say that a model knows too few words of a list, and refuse one that knows none: it would say nothing."""
+        advice = "give a model of the same language and the same form of text."
+        if refuse and self.num_oov == self.num_words > 0:
+            raise UserError(f"{name} has no word that the model knows: {advice}")
+        return f"{name}: {self._unknown}; {advice}" if self.num_oov > HIGH_UNKNOWN * self.num_words else None
+
+    def __str__(self) -> str:
+        if self.example is None:
+            return f"All hypotheses are in the form of the training text; {self._unknown}."
+        before, after = self.example
+        return (
+            f"{self.num_changed:,} of {self.num_hypotheses:,} hypotheses were brought into the form of the training "
+            f"text, such as '{before}' to '{after}'; {self._unknown}."
+        )
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Every score of every hypothesis."""
+    """Every score of every hypothesis; `lm_N` is ln p of the new language model."""
 
     nbest: NBest
-    am_N: Floats
-    old_lm_N: Floats
-    lm_N: Floats  # ln p of the new language model
-    num_words_N: Floats
+    lm_N: Floats
     num_oov_N: Floats
-    others: Mapping[str, Floats] = field(default_factory=dict)  # by name, in the order of the list
 
     @functools.cached_property
     def begins(self) -> NDArray[np.int64]:
@@ -57,10 +86,27 @@ class Scores:
         place_N = 1 + np.arange(len(self.lm_N)) - np.repeat(self.begins, length_U)
         return np.log(place_N)
 
+    @functools.cached_property
+    def num_words(self) -> Floats:
+        """How many words each hypothesis has, as the recogniser wrote them (N,)."""
+        return _flat([count_words(text) for text in utterance.texts] for utterance in self.nbest.utterances)
+
+    @functools.cached_property
+    def by_name(self) -> Mapping[str, Floats]:
+        """The scores of the list (N,), by name in its order."""
+        utterances = self.nbest.utterances
+        return {name: _flat(utterance.scores[name] for utterance in utterances) for name in self.nbest.score_names}
+
+    @property
+    def others(self) -> Mapping[str, Floats]:
+        """The scores of the list that have no weight of their own."""
+        return {name: score_N for name, score_N in self.by_name.items() if name not in (AM, OLD_LM)}
+
     def total(self, weights: Weights) -> Floats:
         """Combine the scores (N,)."""
-        scores_N = (self.am_N, self.old_lm_N, self.lm_N, self.num_words_N, self.num_oov_N, self.log_places)
-        total_N: Floats = weights.total(*scores_N, others=self.others)
+        given = (self.by_name.get(AM, 0.0), self.by_name.get(OLD_LM, 0.0), self.lm_N)
+        counts = (self.num_words, self.num_oov_N, self.log_places)
+        total_N: Floats = weights.total(*given, *counts, others=self.by_name)
         return total_N
 
     def best(self, weights: Weights) -> NDArray[np.int64]:
@@ -73,95 +119,49 @@ class Scores:
     @functools.cached_property
     def other_columns(self) -> dict[str, str]:
         """How `rows` calls the other scores of the list: `score.total` is one that is called like one of ours."""
-        return tell_apart(list(self.others), FULL_COLUMNS)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of what `rows` gives."""
-        return (*FULL_COLUMNS[:5], *self.other_columns.values(), *FULL_COLUMNS[5:])
-
-    def best_texts(self, weights: Weights) -> Iterator[tuple[str, str]]:
-        """Give every utterance's name and best hypothesis."""
-        places = (self.best(weights) - self.begins).tolist()
-        for utterance, place in zip(self.nbest.utterances, places, strict=True):
-            yield utterance.name, utterance.texts[place]
+        return tell_apart(list(self.others), _COLUMNS)
 
     def rows(self, weights: Weights) -> Iterator[dict[str, Any]]:
-        """Give every hypothesis with all its scores under the names of `columns`, the best of an utterance first."""
+        """Give every hypothesis with all its scores by column, the best of an utterance first."""
         total_N = self.total(weights)
         for begin, utterance in zip(self.begins.tolist(), self.nbest.utterances, strict=True):
             for place in np.argsort(-total_N[begin : begin + len(utterance.texts)], kind="stable").tolist():
                 where = begin + place
+                given = {name: float(score_N[where]) for name, score_N in self.by_name.items()}
                 yield {
                     "utt": utterance.name,
                     "place": place + 1,
                     "total": float(total_N[where]),
-                    "am": float(self.am_N[where]) if self.nbest.has_am else None,
-                    "old_lm": float(self.old_lm_N[where]) if self.nbest.has_old_lm else None,
-                    **{self.other_columns[name]: float(own_N[where]) for name, own_N in self.others.items()},
+                    "am": given.get(AM),
+                    "old_lm": given.get(OLD_LM),
+                    **{column: given[name] for name, column in self.other_columns.items()},
                     "ln_prob": float(self.lm_N[where]),
-                    "num_words": int(self.num_words_N[where]),
+                    "num_words": int(self.num_words[where]),
                     "num_oov": int(self.num_oov_N[where]),
                     "hypothesis": utterance.texts[place],
                 }
 
 
 def score_nbest(
-    model: Model, nbest: NBest, advance: Callable[[int], object] = lambda num: None, *, normalised: bool = False
-) -> Scores:
+    model: Model, nbest: NBest, advance: Callable[[int], object] = lambda num: None, *, mode: Mode | None = None
+) -> tuple[Scores, Form]:
     """Score every hypothesis with the new language model; `advance` is told how many more are done."""
-    lists = [utterance.texts for utterance in nbest.utterances]
-    found: dict[str, tuple[float, int]] = {}  # by text, so that equal hypotheses have equal scores, to the bit
-    for texts in in_blocks(lists):
+    mode = model.choose_mode(mode)
+    # By text, so that equal hypotheses have equal scores, to the bit.
+    by_text: dict[str, tuple[list[str], float, int]] = {}
+    for texts in in_blocks(utterance.texts for utterance in nbest.utterances):
         words = [model.words(text) for text in texts]
-        every = model.score_words(words, normalised=normalised, share_prefixes=True)
-        for text, scores in zip(texts, every, strict=True):
-            found[text] = float(scores.log_probs.sum()), int(scores.oov.sum())
+        every = model.score_words(words, mode=mode, share=True)
+        for text, own, scores in zip(texts, words, every, strict=True):
+            by_text[text] = own, float(scores.log_probs.sum()), int(scores.oov.sum())
         advance(len(texts))
-    log_probs, num_oov = zip(*(found[text] for texts in lists for text in texts), strict=True)
-    return put_together(nbest, log_probs, num_oov)
-
-
-def put_together(nbest: NBest, log_probs: Sequence[float], num_oov: Sequence[int]) -> Scores:
-    """Set the new language model's scores of all hypotheses beside those that they came with."""
-    utterances = nbest.utterances
-    none = np.zeros(len(log_probs))
-    return Scores(
-        nbest,
-        am_N=_flat(utterance.scores[AM] for utterance in utterances) if nbest.has_am else none,
-        old_lm_N=_flat(utterance.scores[OLD_LM] for utterance in utterances) if nbest.has_old_lm else none,
-        lm_N=np.array(log_probs),
-        num_words_N=_flat([count_words(text) for text in utterance.texts] for utterance in utterances),
-        num_oov_N=np.array(num_oov, dtype=np.float64),
-        others={
-            name: _flat(utterance.scores[name] for utterance in utterances)
-            for name in nbest.score_names
-            if name not in (AM, OLD_LM)
-        },
-    )
-
-
-class Judge:
-    """The errors of every hypothesis against references, counted once and then looked up."""
-
-    def __init__(self, nbest: NBest, references: Sequence[str]) -> None:
-        pairs = zip(nbest.utterances, references, strict=True)
-        errors = [count_errors(reference, utterance.texts) for utterance, reference in pairs]
-        self._all = list(itertools.chain.from_iterable(errors))
-        self.num_errors_N = np.array([one.total for one in self._all], dtype=np.int64)
-        self.num_words_U = np.array([own[0].num_words for own in errors], dtype=np.int64)
-        # The places among all of those that the lists have first, and of those with the fewest errors.
-        self.first_U = np.cumsum([0, *(len(own) for own in errors[:-1])], dtype=np.int64)
-        fewest = [min(range(len(own)), key=lambda place: own[place].total) for own in errors]
-        self.oracle_U = self.first_U + np.array(fewest, dtype=np.int64)
-
-    def judge(self, place_U: NDArray[np.int64]) -> Errors:
-        """Sum up the errors of chosen hypotheses, by their places among all."""
-        return sum_errors(self._all[place] for place in place_U.tolist())
-
-
-def _flat(parts: Iterable[Sequence[float]]) -> Floats:
-    return np.fromiter(itertools.chain.from_iterable(parts), dtype=np.float64)
+    texts = [text for utterance in nbest.utterances for text in utterance.texts]
+    every_words, log_probs, num_oov = zip(*(by_text[text] for text in texts), strict=True)
+    changed = [(text.split(), own) for text, own in zip(texts, every_words, strict=True) if own != text.split()]
+    num_words = sum(map(len, every_words))
+    example = _first_difference(*changed[0]) if changed else None
+    form = Form(len(changed), len(texts), num_words, sum(num_oov), example)
+    return Scores(nbest, np.array(log_probs), np.array(num_oov, dtype=np.float64)), form
 
 
 def in_blocks(lists: Iterable[Sequence[str]]) -> Iterator[list[str]]:
@@ -174,3 +174,17 @@ def in_blocks(lists: Iterable[Sequence[str]]) -> Iterator[list[str]]:
         block += texts
     if block:
         yield block
+
+
+def _first_difference(before: Sequence[str], after: Sequence[str]) -> tuple[str, str]:
+    """Give two texts from their first difference, and a little before it."""
+    pairs = zip(before, after, strict=False)
+    first = next((place for place, (old, new) in enumerate(pairs) if old != new), min(len(before), len(after)))
+    begin = max(0, first - 1)
+    shown = (" ".join(words[begin:]) for words in (before, after))
+    old, new = (text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…" for text in shown)
+    return old, new
+
+
+def _flat(parts: Iterable[Sequence[float]]) -> Floats:
+    return np.fromiter(itertools.chain.from_iterable(parts), dtype=np.float64)

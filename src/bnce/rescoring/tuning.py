@@ -24,6 +24,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce.rescoring.nbest import OLD_LM
 from bnce.rescoring.rescore import Scores
 from bnce.scoring.weights import FIRST_BEST, NAMES, OTHER, Weights
 
@@ -52,7 +53,7 @@ def free_weights(scores: Scores, start: Weights, fixed: Collection[str] = ()) ->
     # Without another score to measure it by, the new language model's weight is the one that stays.
     if start.rank_weight or (scores.nbest.has_am and start.am_weight):
         free.append("lm_weight")
-    if scores.nbest.has_old_lm:
+    if OLD_LM in scores.by_name:
         free.append("old_lm_weight")
     free += [f"{OTHER}{name}" for name, own_N in scores.others.items() if own_N.any()]
     free.append("word_penalty")

@@ -26,19 +26,21 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bnce import files
-from bnce.corpus.store import Corpus
+from bnce.corpus.spelling import SPELLING_FILE
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
 from bnce.evaluation.breakdown import WordCounts
 from bnce.files import map_array, read_manifest, read_object, verify, write_manifest
 from bnce.settings import RunConfig, read_config, to_tables, to_toml
-from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser, tell_differences
+
+if TYPE_CHECKING:
+    from bnce.corpus.store import Corpus
 
 FORMAT = 3
 RUN_FILE, CONFIG_FILE, MODEL_FILE = "run.json", "config.toml", "model.safetensors"

@@ -6,8 +6,10 @@ PyTorch is loaded by what needs tensors, and by nothing else here.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +18,13 @@ from safetensors import SafetensorError, safe_open
 
 from bnce.errors import UserError, argument
 from bnce.files import parse_object
+from bnce.machine.packages import missing
 from bnce.runs.directory import MODEL_FILE, Run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bnce.engine.network import Network
     from bnce.language_model import LanguageModel
 
 RUN_KEY, CALIBRATION = "run", "calibration"  # in the metadata: the digest of run.json; what was fitted after training
@@ -63,23 +67,75 @@ def load_model(run: Run, device: str = "cpu") -> LanguageModel:
     return model.to(device).eval()
 
 
+def _may_have_gpu() -> bool:
+    """Look for a GPU's driver, which takes no time; to ask PyTorch takes a second."""
+    return sys.platform != "linux" or any(Path("/dev").glob("nvidia*")) or Path("/dev/dxg").exists()
+
+
+def open_network(run: Run, device: str = "cpu", precision: str = "float32", *, is_for_much: bool = False) -> Network:
+    """Open what computes a run's best model so far: NumPy on a CPU, and PyTorch on a GPU or where NumPy cannot.
+
+    The device is auto, cpu, cuda or cuda:N. Without PyTorch auto is the CPU. For much text PyTorch, where it is
+    installed, computes an LSTM on a CPU, too: it takes longer to start, and then two thirds of the time.
+    """
+    from bnce.engine.numpy_network import NumpyNetwork, can_compute
+
+    has_torch = importlib.util.find_spec("torch") is not None
+    if device == "auto" and not _may_have_gpu():
+        device = "cpu"
+    if device != "cpu" and has_torch:
+        from bnce.machine.devices import choose_device
+
+        device = str(choose_device(device))
+    network: Network
+    model, loss = run.config.model, run.config.loss
+    prefers_torch = is_for_much and has_torch and "lstm" in model.name
+    if device == "cpu" and precision == "float32" and can_compute(model, loss) and not prefers_torch:
+        path = _model_path(run)
+        metadata = _check_owner(run, read_metadata(path))
+        try:
+            network = NumpyNetwork(path, model, loss, is_calibrated=CALIBRATION in metadata)
+            if network.vocab_size != len(run.vocabulary):
+                raise ValueError(f"it has {network.vocab_size} words")
+        except (KeyError, ValueError) as error:
+            raise UserError(f"'{path}' does not fit the run's config.toml and vocab.txt: {error}") from error
+    else:
+        if not has_torch:
+            raise missing("torch", f"'{run.path}', a {model.name} with {loss.name} on '{device}',", "layer")
+        from bnce.engine.torch_network import TorchNetwork
+
+        network = TorchNetwork(load_model(run, device), precision)
+    network.name = f"'{run.path}'"
+    return network
+
+
 def read_weights(run: Run) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a run's best model so far as tensors by name, and what its file says beside them."""
     from bnce.runs.checkpoint import read_model
 
+    tensors, metadata = read_model(_model_path(run))
+    return tensors, _check_owner(run, metadata)
+
+
+def _model_path(run: Run) -> Path:
+    """Find the file of a run's best model so far."""
     path = run.path / MODEL_FILE
     if not path.is_file():
         raise UserError(
             f"The run '{run.path}' has no model: train it up to its first evaluation, or, if it is a row of an "
             f"experiment with {argument('keep_models', False)}, again with another {argument('out')}."
         )
-    tensors, metadata = read_model(path)
+    return path
+
+
+def _check_owner(run: Run, metadata: dict[str, str]) -> dict[str, str]:
+    """Refuse the model of another run by what its file says beside the tensors."""
     if metadata.get(RUN_KEY, run.digest) != run.digest:  # that of another program does not say
         raise UserError(
-            f"'{path}' is the model of another run, with other words, counts or settings: restore the file, or train "
-            "the run again."
+            f"'{run.path / MODEL_FILE}' is the model of another run, with other words, counts or settings: restore the "
+            "file, or train the run again."
         )
-    return tensors, metadata
+    return metadata
 
 
 def save_weights(

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bnce.corpus.cutter import Tokens
+from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.evaluation.breakdown import perplexity
 from bnce.scoring.mixture import MixtureModel, mix
-from bnce.scoring.model import Model, Words, sentence_blocks
-from bnce.scoring.scored import Floats
+from bnce.scoring.model import Model
+from bnce.scoring.results import Bools, Floats
 
 # EM goes on until no weights at all could gain more than this, in nats a word.
 MAX_GAIN = 1e-5
@@ -54,23 +54,17 @@ def find_weights(log_prob_KN: Floats) -> Floats:
     return weight_K
 
 
-@dataclass(frozen=True)
-class TextScores:
+class TextScores(NamedTuple):
     """A text as every component scores it."""
 
     log_prob_KN: Floats
-    oov_KN: NDArray[np.bool_]
+    oov_KN: Bools
 
     @classmethod
-    def of(cls, components: Sequence[Model], sentences: Sequence[Words], *, normalised: bool = False) -> TextScores:
+    def of(cls, components: Sequence[Model], text: Tokens, mode: Mode) -> TextScores:
         """Score a text by each component."""
-        if not sentences:
-            raise UserError("The text has no sentence: give a text with words.")
-        scores_K = [component.score_words(sentences, normalised=normalised) for component in components]
-        return cls(
-            np.stack([np.concatenate([one.log_probs for one in scores]) for scores in scores_K]),
-            np.stack([np.concatenate([one.oov for one in scores]) for scores in scores_K]),
-        )
+        scores_K = [one.log_probs(text.encoded(one.numbering), mode=mode) for one in components]
+        return cls(np.stack([one.log_prob_N for one in scores_K]), np.stack([one.oov_N for one in scores_K]))
 
     @property
     def vocabularies_differ(self) -> bool:
@@ -78,9 +72,9 @@ class TextScores:
         return bool((self.oov_KN != self.oov_KN[0]).any())
 
     @property
-    def known(self) -> NDArray[np.bool_]:
+    def known(self) -> Bools:
         """The words that every component knows."""
-        known_N: NDArray[np.bool_] = self.oov_KN.sum(axis=0) == 0
+        known_N: Bools = ~np.logical_or.reduce(self.oov_KN)
         return known_N
 
     @property
@@ -90,22 +84,21 @@ class TextScores:
 
     def report(self, weight_K: Floats) -> dict[str, Any]:
         """Give perplexities per word and sentence end, of each component and of the mixture, with OOV and without."""
-        both_KN = np.vstack([self.log_prob_KN, mix(self.log_prob_KN, weight_K)])
-        num_known = int(self.known.sum())
         *components, mixture = [
-            {
-                "ppl": perplexity(log_prob_N.sum(), len(log_prob_N)),
-                "ppl_known": perplexity(log_prob_N[self.known].sum(), num_known),
-            }
-            for log_prob_N in both_KN
+            {"ppl": _perplexity(log_prob_N), "ppl_known": _perplexity(log_prob_N[self.known])}
+            for log_prob_N in np.vstack([self.log_prob_KN, mix(self.log_prob_KN, weight_K)])
         ]
         return {
             "num_tokens": self.log_prob_KN.shape[1],
-            "num_known": num_known,
+            "num_known": int(self.known.sum()),
             "vocabularies_differ": self.vocabularies_differ,
             "components": components,
             "mixture": mixture,
         }
+
+
+def _perplexity(log_prob_N: Floats) -> float | None:
+    return perplexity(float(log_prob_N.sum()), len(log_prob_N))
 
 
 def components_of(model: Model) -> list[Model]:
@@ -113,59 +106,56 @@ def components_of(model: Model) -> list[Model]:
     return model.components if isinstance(model, MixtureModel) else [model]
 
 
-def evaluate_sentences(
-    model: Model, sentences: Iterable[list[str]], progress: Callable[[int], None] = lambda num_tokens: None
+def evaluate_any(
+    model: Model, texts: Iterable[Tokens], progress: Callable[[int], None] = lambda num_tokens: None
 ) -> dict[str, Any]:
-    """Evaluate a mixture or an n-gram model on sentences of words that each start afresh.
+    """Evaluate a mixture or an n-gram model on sentences that each start afresh, which come in blocks.
 
     `progress` is told of tokens done. Keys are those of a run's evaluation.
     """
     parts = components_of(model)
-    modes = [True, False] if model.has_constant and model.self_normalised else [True]  # normalised, and with Z
-    totals, totals_no_oov = dict.fromkeys(modes, 0.0), dict.fromkeys(modes, 0.0)
-    totals_K = [0.0] * len(parts)
+    weight_K = model.weights_K if isinstance(model, MixtureModel) else np.ones(1)
+    # With the softmax, and where there are constants with them: the totals of all words, and of those not OOV.
+    modes: dict[str, Mode] = {"f": "normalised"}
+    if model.choose_mode(None) == "unnormalised":
+        modes["n"] = "unnormalised"
+    total, total_no_oov = dict.fromkeys(modes, 0.0), dict.fromkeys(modes, 0.0)
+    total_K = np.zeros(len(parts))
     num_tokens = num_oov = num_sentences = 0
     vocabularies_differ = False
-    for block in sentence_blocks(sentences):
-        for normalised in modes:
-            scores_K = [part.score_words(block, normalised=normalised) for part in parts]
-            for one in model.combine(scores_K) if isinstance(model, MixtureModel) else scores_K[0]:
-                totals[normalised] += float(one.log_probs.sum())
-                totals_no_oov[normalised] += float(one.log_probs[~one.oov].sum())
-            if normalised:
-                for scores in zip(*scores_K, strict=True):
-                    totals_K = [total + float(one.log_probs.sum()) for total, one in zip(totals_K, scores, strict=True)]
-                    oov_KN = np.stack([one.oov for one in scores])
-                    vocabularies_differ |= bool((oov_KN != oov_KN[0]).any())
-                    num_oov += int(oov_KN.all(axis=0).sum())
-        num_sentences += len(block)
-        num_tokens += sum(map(len, block)) + len(block)
+    for text in texts:
+        for name, mode in modes.items():
+            scores = TextScores.of(parts, text, mode)
+            log_prob_N, oov_N = mix(scores.log_prob_KN, weight_K), np.logical_and.reduce(scores.oov_KN)
+            total[name] += float(log_prob_N.sum())
+            total_no_oov[name] += float(log_prob_N[~oov_N].sum())
+            if mode == "normalised":
+                total_K += scores.log_prob_KN.sum(axis=1)
+                vocabularies_differ |= scores.vocabularies_differ
+                num_oov += int(oov_N.sum())
+        num_sentences += len(text)
+        num_tokens += len(text.words)
         progress(num_tokens)
     if not num_tokens:
         raise UserError("The text has no sentence to evaluate: give a text with words.")
-    ppl = {mode: perplexity(total, num_tokens) for mode, total in totals.items()}
-    ppl_no_oov = {mode: perplexity(total, num_tokens - num_oov) for mode, total in totals_no_oov.items()}
-    log10_probs = {mode: total / math.log(10) for mode, total in totals.items()}
-    weights = model.weights_K.tolist() if isinstance(model, MixtureModel) else [1.0]
+    # There is no one constant, and no one normaliser.
+    figures: dict[str, Any] = dict.fromkeys(
+        ("ppl_n", "ppl_n_no_unk", "log10_prob_n", "log_z", "log_z_mean", "log_z_std")
+    )
+    for name in modes:
+        figures[f"ppl_{name}"] = perplexity(total[name], num_tokens)
+        figures[f"ppl_{name}_no_unk"] = perplexity(total_no_oov[name], num_tokens - num_oov)
+        figures[f"log10_prob_{name}"] = total[name] / math.log(10)
     return {
-        "ppl_n": ppl.get(False),
-        "ppl_f": ppl[True],
-        "ppl_n_no_unk": ppl_no_oov.get(False),
-        "ppl_f_no_unk": ppl_no_oov[True],
-        # There is no one constant, and no one normaliser.
-        "log_z": None,
-        "log_z_mean": None,
-        "log_z_std": None,
-        "log10_prob_n": log10_probs.get(False),
-        "log10_prob_f": log10_probs[True],
+        **figures,
         "num_tokens": num_tokens,
         "num_oov": num_oov,
         "num_sentences": num_sentences,
         "context": "sentence",
-        "by_sentence": {"ppl_n": ppl.get(False), "ppl_f": ppl[True]},  # where a run has them
+        "by_sentence": {name: figures[name] for name in ("ppl_n", "ppl_f")},  # where a run has them
         "vocabularies_differ": vocabularies_differ,
         "components": [
-            {"path": part.name, "weight": weight, "ppl_f": perplexity(total, num_tokens)}
-            for part, weight, total in zip(parts, weights, totals_K, strict=True)
+            {"path": part.name, "weight": weight, "ppl_f": perplexity(own, num_tokens)}
+            for part, weight, own in zip(parts, weight_K.tolist(), total_K.tolist(), strict=True)
         ],
     }

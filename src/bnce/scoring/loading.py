@@ -1,4 +1,4 @@
-"""`bnce.load`: open a run, an exported run, a mixture or an n-gram model by its path.
+"""`bnce.load`: open a run, a mixture or an n-gram model by its path; and what tells one model from another.
 
 A mixture file is TOML; paths in it are relative to its own place:
 
@@ -16,43 +16,57 @@ from pathlib import Path
 
 from bnce import files
 from bnce.errors import UserError
-from bnce.files import parse_toml
-from bnce.runs.directory import RUN_FILES
-from bnce.scoring.export_record import METADATA_FILE, WEIGHTS_FILE, is_exported
-from bnce.scoring.exported import load_exported
-from bnce.scoring.mixture import MixtureModel
+from bnce.files import digest_file, digest_record, parse_toml, read_object
+from bnce.runs.directory import MODEL_FILE, RUN_FILE, RUN_FILES
+from bnce.runs.model_file import read_metadata
 from bnce.scoring.model import Model
-from bnce.scoring.ngram import open_ngram
 from bnce.scoring.run_model import load_run
 
 MIXTURE_ENDING = ".toml"
 
 
 def load(path: str | Path, device: str = "cpu") -> Model:
-    """Open a run directory, one that was exported to ONNX, a mixture (.toml) or an n-gram model.
+    """Open a run directory, a mixture (.toml) or an n-gram model.
 
     The device is auto, cpu, cuda or cuda:N. OMP_NUM_THREADS sets the number of CPU threads.
     """
     path = Path(path)
     if not path.is_file():
-        return load_exported(path, device) if is_exported(path) else load_run(path, device)
-    return _load_mixture(path, device) if path.suffix == MIXTURE_ENDING else open_ngram(path)
+        return load_run(path, device)
+    if path.suffix != MIXTURE_ENDING:
+        from bnce.scoring.ngram_model import open_ngram
+
+        return open_ngram(path)
+    from bnce.scoring.mixture import MixtureModel
+
+    pairs = mixture_components(path)
+    for component, _ in pairs:
+        if component.suffix == MIXTURE_ENDING:
+            raise UserError(f"The mixture '{path}' contains the mixture '{component}': give its components instead.")
+    components = [load(component, device) for component, _ in pairs]
+    return MixtureModel(components, [weight for _, weight in pairs], str(path))
 
 
-def needs_torch(path: str | Path) -> bool:
-    """Say whether PyTorch computes a model, or a part of it: not that of exported runs and n-gram models."""
+def fingerprint(path: str | Path) -> str:
+    """Tell a model from others by what decides its scores, wherever it lies: a run by its manifest and its weights."""
     path = Path(path)
-    if path.is_file() and path.suffix == MIXTURE_ENDING:
-        return any(needs_torch(component) for component, _ in mixture_components(path))
-    return not (path.is_file() or is_exported(path))
+    try:
+        if path.is_dir():
+            metadata = read_metadata(path / MODEL_FILE)
+            # Of a file of another program nobody has computed a checksum.
+            weights = metadata if "checksum" in metadata else {"sha256": digest_file(path / MODEL_FILE)}
+            return digest_record({"run": read_object(path / RUN_FILE)["sha256"], "weights": weights})
+        parts = {"file": digest_file(path)}
+        if path.suffix == MIXTURE_ENDING:
+            parts |= {f"component {place}": fingerprint(one) for place, (one, _) in enumerate(mixture_components(path))}
+        return digest_record(parts)
+    except (ValueError, KeyError) as error:
+        raise UserError(f"The model '{path}' cannot be read ({error}): check the path and its files.") from error
 
 
 def model_files(path: str | Path) -> Iterator[Path]:
     """List the files that a model may consist of: those of a run, and of what is in a mixture."""
     path = Path(path)
-    if is_exported(path):
-        yield from (path / name for name in (METADATA_FILE, WEIGHTS_FILE, "vocab.txt", "counts.npy"))
-        return
     if path.is_dir():
         yield from (path / name for name in RUN_FILES)
         return
@@ -85,12 +99,3 @@ def mixture_components(path: Path) -> list[tuple[Path, float]]:
         raise UserError(
             f"'{path}' is not a mixture from 'bnce interpolate' ({error}): give [[components]] with path and weight."
         ) from error
-
-
-def _load_mixture(path: Path, device: str) -> MixtureModel:
-    pairs = mixture_components(path)
-    for component, _ in pairs:
-        if component.suffix == MIXTURE_ENDING:
-            raise UserError(f"The mixture '{path}' contains the mixture '{component}': give its components instead.")
-    components = [load(component, device) for component, _ in pairs]
-    return MixtureModel(components, [weight for _, weight in pairs], str(path))

@@ -14,38 +14,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bnce.corpus.cutter import Tokens
 from bnce.corpus.vocabulary import Vocabulary
+from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.ngrams.arpa import AS_IT_STANDS
-from bnce.scoring.given import word_lists
-from bnce.scoring.model import Model, Reader, State, Words
-from bnce.scoring.scored import Floats, WordScores
+from bnce.scoring.model import Model, State
+from bnce.scoring.results import Floats, WordScores
 from bnce.text.normalise import Normaliser
 
 
-class MixtureReader(Reader):
-    """Lets every component read the text in its own way."""
-
-    model: MixtureModel
-
-    def __init__(self, model: MixtureModel, normalised: bool, carry: bool, spell: bool) -> None:
-        super().__init__(model, normalised, spell)
-        self._readers = [
-            component.reader(normalised=normalised, carry=carry, spell=spell) for component in model.components
-        ]
-
-    def score(self, sentences: Sequence[Words]) -> list[WordScores]:
-        """Mix what the components say of the next sentences."""
-        return self.model.combine([reader.score(sentences) for reader in self._readers])
-
-    def begin_document(self) -> None:
-        """Let every component forget."""
-        for reader in self._readers:
-            reader.begin_document()
-
-
 class MixtureModel(Model):
-    """Several models as one."""
+    """Several models as one; a state is that of every component."""
 
     kind = "mixture"
 
@@ -61,9 +41,11 @@ class MixtureModel(Model):
         self.components, self.name = list(components), name
         self.weights_K = np.asarray(weights, dtype=np.float64) / sum(weights)
         self.normaliser = shared_normaliser(components)
-        self._first = next((one for one in components if one.has_constant), components[0])
-        self.has_constant = any(one.has_constant for one in components)
+        self._first = next((one for one in components if one.has_modes), components[0])
+        self.has_modes = self._first.has_modes
         self.device = self._first.device
+        contexts = [one.max_context for one in components if one.max_context is not None]
+        self.max_context = max(contexts) if len(contexts) == len(components) else None
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -76,101 +58,88 @@ class MixtureModel(Model):
         return self._first.vocab_size
 
     @property
-    def self_normalised(self) -> bool:
-        """Whether all runs in it are self-normalised."""
-        return all(component.self_normalised for component in self.components)
+    def numbering(self) -> Vocabulary | None:
+        """That of the same model."""
+        return self._first.numbering
 
-    def refuse_unnormalised(self) -> None:
-        """Refuse unnormalised probabilities if a run in it was trained with the softmax."""
-        for component in self.components:
-            component.refuse_unnormalised()
+    def _choose_mode(self, mode: Mode | None) -> Mode:
+        """Choose the constants where all runs have one."""
+        found = {one.choose_mode(mode) for one in self.components if one.has_modes}
+        return "unnormalised" if found == {"unnormalised"} else "normalised"
 
     def refuse_spelling(self) -> None:
         """Refuse to spell if one of its components does not know how."""
         for component in self.components:
             component.refuse_spelling()
 
-    def ids(self, words: Words) -> list[int]:
-        """Give the ids of the first run."""
-        return self._first.ids(words)
-
     def is_known(self, word: str) -> bool:
         """Whether every component knows a word: of one that does not, the mixture has its `<unk>`."""
         return all(component.is_known(word) for component in self.components)
-
-    def ngram_length(self, state: State, history: Words, word: str) -> int:
-        """Give that of the component that sees the most."""
-        pairs = zip(self.components, state, strict=True)
-        return max(component.ngram_length(own, history, word) for component, own in pairs)
 
     def log10_frequency(self, word: str) -> float | None:
         """Give that of the first run."""
         return self._first.log10_frequency(word)
 
-    def score_words(
+    def log_probs(
         self,
-        sentences: Sequence[Words],
+        text: Tokens,
         *,
-        normalised: bool = False,
-        share_prefixes: bool = False,
-        after: Sequence[State] | None = None,
+        mode: Mode | None = None,
+        share: bool = False,
         spell: bool = False,
-    ) -> list[WordScores]:
-        """Score sentences by all components, each after its own states, and mix what they give."""
-        sentences = word_lists(sentences)
-        after_K = [None] * len(self.components) if after is None else self._of_each(after)
-        return self.combine(
-            [
-                component.score_words(
-                    sentences, normalised=normalised, share_prefixes=share_prefixes, after=own, spell=spell
-                )
-                for component, own in zip(self.components, after_K, strict=True)
-            ]
-        )
-
-    def combine(self, scores_K: Sequence[Sequence[WordScores]]) -> list[WordScores]:
-        """Mix what every component says of some sentences."""
-        return [
-            WordScores(
-                mix(np.stack([one.log_probs for one in scores]), self.weights_K),
-                np.logical_and.reduce([one.oov for one in scores]),
-                [max(lengths) for lengths in zip(*(one.ngram_lengths for one in scores), strict=True)],
+        after: Sequence[State] | None = None,
+        keep_states: bool = False,
+    ) -> WordScores:
+        """Mix what the components say, each of its own ids and after its own states."""
+        mode = self.choose_mode(mode)
+        scores_K = [
+            component.log_probs(
+                text if component is self._first else text.encoded(component.numbering),
+                mode=mode,
+                share=share,
+                spell=spell,
+                after=None if after is None else [state[place] for state in after],
+                keep_states=keep_states,
             )
-            for scores in zip(*scores_K, strict=True)
+            for place, component in enumerate(self.components)
         ]
+        return self.combine(scores_K, mode)
 
-    def reader(self, *, normalised: bool = False, carry: bool = False, spell: bool = False) -> MixtureReader:
-        """Make a reader that scores a text by sentence; with `carry` runs continue, n-gram models start afresh."""
-        return MixtureReader(self, normalised, carry, spell)
+    def combine(self, scores_K: Sequence[WordScores], mode: Mode) -> WordScores:
+        """Mix what every component says of a text."""
+        states_K = [one.states for one in scores_K if one.states is not None]
+        return WordScores(
+            mix(np.stack([one.log_prob_N for one in scores_K]), self.weights_K),
+            np.logical_and.reduce([one.oov_N for one in scores_K]),
+            np.maximum.reduce([one.ngram_length_N for one in scores_K]),
+            scores_K[0].num_words_S,
+            mode,
+            list(zip(*states_K, strict=True)) if states_K else None,
+        )
 
     def start(self) -> State:
         """Give the states of all components at the start of a text."""
         return tuple(component.start() for component in self.components)
 
-    def is_state(self, state: State) -> bool:
-        """Whether something has a state for every component."""
+    def _is_state(self, state: State) -> bool:
         if not isinstance(state, tuple) or len(state) != len(self.components):
             return False
-        return all(component.is_state(own) for component, own in zip(self.components, state, strict=True))
+        return all(component._is_state(own) for component, own in zip(self.components, state, strict=True))
 
-    def read_words(self, states: Sequence[State], sentences: Sequence[Words]) -> list[State]:
-        """Let every component read the sentences."""
-        pairs = zip(self.components, self._of_each(states), strict=True)
-        return list(zip(*(component.read_words(own, sentences) for component, own in pairs), strict=True))
+    def advance_all(self, states: Sequence[State], text: Tokens) -> list[State]:
+        """Let every component read the words."""
+        after_K = [
+            component.advance_all([state[place] for state in states], text.encoded(component.numbering))
+            for place, component in enumerate(self.components)
+        ]
+        return list(zip(*after_K, strict=True))
 
-    def advance(self, state: State, word: str) -> State:
-        """Let every component go on by a word."""
-        return tuple(component.advance(own, word) for component, own in zip(self.components, state, strict=True))
-
-    def next_log_probs(self, state: State, words: Words, *, normalised: bool = False) -> Floats:
-        """Mix the probabilities of each of these words."""
+    def distribution(self, state: State, *, mode: Mode | None = None) -> Floats:
+        """Mix the probabilities of every word of the vocabulary, which a component may call `<unk>`."""
+        mode = self.choose_mode(mode)
         pairs = zip(self.components, state, strict=True)
-        log_prob_KN = [component.next_log_probs(own, words, normalised=normalised) for component, own in pairs]
-        return mix(np.stack(log_prob_KN), self.weights_K)
-
-    def _of_each(self, states: Sequence[State]) -> list[Sequence[State]]:
-        """Give every component its own part of the states."""
-        return [[state[place] for state in states] for place in range(len(self.components))]
+        log_prob_KV = [one.next_log_probs(own, self.vocabulary.words, mode=mode) for one, own in pairs]
+        return mix(np.stack(log_prob_KV), self.weights_K)
 
 
 def shared_normaliser(components: Sequence[Model]) -> Normaliser:

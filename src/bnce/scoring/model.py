@@ -1,75 +1,350 @@
 """A language model of any kind: text in, probabilities and text out. `bnce.load` gives one.
 
-A run, an n-gram model and a mixture of them have the same methods and the same conventions: text is cut into
-words as the training text was; every sentence starts afresh unless it is scored after others; `</s>` is scored at its
-end; a word that a model does not know gets the probability of its `<unk>`. Probabilities use the constant Z of training
-unless `normalised` is true, which uses the softmax. A self-normalised model needs no pass over its vocabulary.
+A run, an n-gram model and a mixture answer three questions, and all else follows from these here: `log_probs` of words
+that are given, `advance_all` of states, and the `distribution` of the next word. Text is cut into words as the training
+text was; every sentence starts afresh unless it is scored after others; `</s>` is scored at its end; a word that a
+model does not know gets the probability of its `<unk>`. Logarithms are natural.
 
-Methods that score text give log10 probabilities, as SRILM and KenLM do; all others give natural logarithms.
+A mode says what probabilities are divided by: the constant Z of training ("unnormalised", no pass over the vocabulary),
+or the softmax sum ("normalised"). None is the first where a model has a constant, and else the second.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce.corpus.cutter import Cutter, Tokens
 from bnce.corpus.vocabulary import END, SPECIALS, Vocabulary
-from bnce.errors import UserError, argument, shown, whole_number
-from bnce.scoring.batches import Check
-from bnce.scoring.given import one_string, with_score, word_lists
-from bnce.scoring.prefixes import split
-from bnce.scoring.sampling import Sampling, check_texts, highest, sample_words
-from bnce.scoring.scored import Floats, NextWord, RescoredHypothesis, ScoredSentence, WordScores
-from bnce.scoring.weights import Weights, count_words
-from bnce.text.normalise import END_WORD, Normaliser
+from bnce.engine.network import Mode
+from bnce.engine.sampling import Sampling, check_texts, highest, sample_words
+from bnce.errors import UserError, argument, shown, unknown_name, whole_number
+from bnce.scoring.results import (
+    Floats,
+    NextWord,
+    RescoredHypothesis,
+    ScoredSentence,
+    Sums,
+    WordScores,
+    scored_sentences,
+)
+from bnce.text.normalise import Normaliser
+from bnce.text.sources import batches
 
-# Sentences in memory at a time, fewer where they are long: enough that neighbours in length are alike.
-BLOCK_SENTENCES = 2**15
+# Words in memory at a time, where sentences are given as words; a short sentence counts as so many at least.
 BLOCK_WORDS = 2**18
+MIN_WORDS = 8
 
 Words = Sequence[str]
-# What a model needs to go on from some words: its own affair, and never changed.
+# What a model needs to go on from some words: its own affair, and never changed. None is the start of a text.
 State = Any
 
 
-class Reader:
-    """Scores the sentences of a text in their order. With a model without memory, each sentence starts afresh."""
+class Model(ABC):
+    """A language model; `kind` is "run", "n-gram" or "mixture", and `normaliser` says how text becomes words."""
 
-    def __init__(self, model: Model, normalised: bool, spell: bool = False) -> None:
-        self.model, self.normalised, self.spell = model, normalised, spell
+    kind: str
+    name: str
+    normaliser: Normaliser
+    max_context: int | None = None  # the most earlier words that a word is predicted from; None: there is no limit
+    device = "cpu"  # where the networks are
+    notice: str | None = None  # what whoever uses the model should know
+    has_modes = False  # whether probabilities with a constant and with the softmax differ
 
-    def score(self, sentences: Sequence[Words]) -> list[WordScores]:
-        """Score the next sentences."""
-        return self.model.score_words(sentences, normalised=self.normalised, spell=self.spell)
+    @property
+    @abstractmethod
+    def vocabulary(self) -> Vocabulary:
+        """The words that may come next, each with its id."""
 
-    def begin_document(self) -> None:
-        """Start afresh: forget the earlier sentences."""
-        return
+    @abstractmethod
+    def log_probs(
+        self,
+        text: Tokens,
+        *,
+        mode: Mode | None = None,
+        share: bool = False,
+        spell: bool = False,
+        after: Sequence[State] | None = None,
+        keep_states: bool = False,
+    ) -> WordScores:
+        """Compute ln p of every word, each sequence from the start of a text or `after` a state of its own.
 
-    def check(self) -> Check | None:
-        """Compare the constant with the softmax at the positions that were kept for it, if there are any."""
+        With `share`, sequences that are neighbours begin alike, as hypotheses of one utterance do. With `spell` the
+        probability of an unknown word is p(<unk>) · p(its spelling), and no word is OOV. With `keep_states` the states
+        after the sequences are returned, too.
+        """
+
+    @abstractmethod
+    def advance_all(self, states: Sequence[State], text: Tokens) -> list[State]:
+        """Give the states after a sequence of words each."""
+
+    @abstractmethod
+    def distribution(self, state: State, *, mode: Mode | None = None) -> Floats:
+        """Compute ln p of every word of `vocabulary` as the next word."""
+
+    @property
+    def log_z(self) -> float | None:
+        """The constant ln Z of unnormalised probabilities; None if there is none or more than one."""
         return None
 
-    def read(self, sentences: Iterable[list[str]]) -> Iterator[ScoredSentence]:
-        """Score the next sentences a block at a time, so that memory stays bounded."""
-        for block in sentence_blocks(sentences):
-            yield from map(ScoredSentence.of, block, *self._score_with_ids(block))
+    @property
+    def self_normalised(self) -> bool:
+        """Whether the softmax is not needed: there is a constant, or the model is normalised by itself."""
+        return not self.has_modes or self.choose_mode(None) == "unnormalised"
 
-    def _score_with_ids(self, sentences: Sequence[Words]) -> tuple[list[WordScores], Iterable[list[int]]]:
-        return self.score(sentences), map(self.model.ids, sentences)
+    def __repr__(self) -> str:
+        constant = "" if self.log_z is None else f", log_z={self.log_z:.4g}"
+        about = f"{self.kind} {self.name!r}, vocab_size={self.vocab_size}{constant}, device={str(self.device)!r}"
+        return f"<bnce.Model: {about}>"
+
+    @property
+    def vocab_size(self) -> int | None:
+        """How many words there are; None where a file does not list them."""
+        return len(self.vocabulary)
+
+    def is_known(self, word: str) -> bool:
+        """Whether a word has its own probability, not that of `<unk>`; in a mixture, in every component."""
+        return word in self.vocabulary and word not in SPECIALS
+
+    def log10_frequency(self, word: str) -> float | None:
+        """Give log10 of a word's share of the training text; None if the model has no counts or never saw it."""
+        return None
+
+    def choose_mode(self, mode: str | None) -> Mode:
+        """Choose how probabilities are computed, and refuse the constant of a model that has none."""
+        if mode is not None and mode not in get_args(Mode):
+            raise unknown_name("mode", str(mode), get_args(Mode))
+        return self._choose_mode(cast(Mode | None, mode))
+
+    def _choose_mode(self, mode: Mode | None) -> Mode:
+        return "normalised"  # by itself
+
+    def refuse_spelling(self) -> None:
+        """Raise an error if the model has no spelling model."""
+        raise UserError(
+            f"'{self.name}' is not a run, and only runs have a spelling model: leave out {argument('spell')}, or use "
+            "runs alone."
+        )
+
+    # Text and words.
+
+    @property
+    def numbering(self) -> Vocabulary | None:
+        """The vocabulary of the ids that are shown beside words; None where nobody knows them."""
+        return self.vocabulary
+
+    def cutter(self) -> Cutter:
+        """Make what cuts text as this model reads it."""
+        return Cutter(self.normaliser, self.numbering)
+
+    def words(self, text: str) -> list[str]:
+        """Cut a text into the words of one sentence, even if it has sentence marks: a hypothesis must stay whole."""
+        if not isinstance(text, str):
+            raise UserError(f"A text is {text!r:.60}: give a string.")
+        return [word for sentence in self.normaliser(text.replace("\n", " ")) for word in sentence]
+
+    def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
+        """Give the ids of a sentence's words, with `</s>` at the end."""
+        return self.vocabulary.encode(Tokens.of([words if isinstance(words, str) else list(words)], None).words)
+
+    def _of_texts(self, texts: Iterable[str]) -> Tokens:
+        return Tokens.of(map(self.words, texts), self.numbering)
+
+    # Scores.
+
+    def score(
+        self, texts: Iterable[str], *, mode: Mode | None = None, carry: bool = False, spell: bool = False
+    ) -> list[ScoredSentence]:
+        """Score sentences: ln p of every word and of `</s>`, in the order of the sentences.
+
+        Each sentence starts without context; with `carry`, runs continue from where the previous sentence ended.
+        With `spell` an unknown word has a probability of its own: p(<unk>) · p(its spelling).
+        """
+        if isinstance(texts, str):
+            raise UserError("The sentences to score are one string: give a list of them, such as ['a sentence'].")
+        return list(self.stream(map(self.words, texts), mode=mode, carry=carry, spell=spell))
+
+    def score_words(
+        self,
+        sentences: Iterable[Words],
+        *,
+        mode: Mode | None = None,
+        share: bool = False,
+        after: Sequence[State] | None = None,
+        spell: bool = False,
+    ) -> WordScores:
+        """Score sentences that are already cut into words: see `log_probs`."""
+        text = Tokens.of(sentences, self.numbering)
+        mode = self._check(mode, spell)
+        return self.log_probs(text, mode=mode, share=share, spell=spell, after=after)
+
+    def stream(
+        self, sentences: Iterable[str | Words], *, mode: Mode | None = None, carry: bool = False, spell: bool = False
+    ) -> Iterator[ScoredSentence]:
+        """Score a stream of texts, or of sentences that are cut into words, in bounded memory: see `score`."""
+        words = (self.words(one) if isinstance(one, str) else one for one in sentences)
+        blocks = batches(words, lambda one: max(len(one), MIN_WORDS), BLOCK_WORDS)
+        texts = (Tokens.of(block, self.numbering) for block in blocks)
+        for text, scores in self.score_blocks(texts, mode=mode, carry=carry, spell=spell):
+            yield from scored_sentences(text, scores)
+
+    def score_blocks(
+        self, texts: Iterable[Tokens], *, mode: Mode | None = None, carry: bool = False, spell: bool = False
+    ) -> Iterator[tuple[Tokens, WordScores]]:
+        """Score a text that comes in blocks of sentences: see `score`."""
+        mode = self._check(mode, spell)
+        state = self.start() if carry else None
+        for text in texts:
+            if not carry:
+                yield text, self.log_probs(text, mode=mode, spell=spell)
+                continue
+            scores = self.log_probs(text.joined(), mode=mode, spell=spell, after=[state], keep_states=True)
+            assert scores.states is not None
+            (state,) = scores.states
+            yield text, replace(scores, num_words_S=text.num_words_S, states=None)
+
+    def sums(self, text: Tokens, *, mode: Mode | None = None) -> Sums:
+        """Score sentences where no single word is asked for."""
+        return self.log_probs(text, mode=self.choose_mode(mode)).sums()
+
+    def _check(self, mode: Mode | None, spell: bool) -> Mode:
+        if spell:
+            self.refuse_spelling()
+        return self.choose_mode(mode)
+
+    def rescore(
+        self,
+        hypotheses: Sequence[str | tuple[str, float]],
+        *,
+        score_weight: float = 1.0,
+        lm_weight: float = 1.0,
+        word_penalty: float = 0.0,
+        mode: Mode | None = None,
+        after: State | None = None,
+    ) -> list[RescoredHypothesis]:
+        """Sort the hypotheses of one utterance, texts or (text, score) pairs, the best first.
+
+        Equal ones keep their order.
+
+        total = score_weight · score + lm_weight · ln p − word_penalty · words; a higher score is better. With `after`,
+        a state from `start` or `read`, the earlier utterances are the context of ln p.
+        """
+        from bnce.scoring.weights import Weights, count_words
+
+        if isinstance(hypotheses, str):
+            raise UserError("The hypotheses are one string: give a list of them, such as ['one', ('another', -3.5)].")
+        pairs = [_with_score(one) for one in hypotheses]
+        if after is not None:
+            self._check_state(after)
+        weights = Weights(am_weight=score_weight, lm_weight=lm_weight, word_penalty=word_penalty)
+        states = None if after is None else [after] * len(pairs)
+        text = self._of_texts(one for one, _ in pairs)
+        scores = self.log_probs(text, mode=self.choose_mode(mode), share=True, after=states)
+        found = []
+        for place, ((own, score), log_prob) in enumerate(zip(pairs, scores.totals.tolist(), strict=True)):
+            total = float(weights.total(am=score, lm=log_prob, num_words=count_words(own)))
+            found.append(RescoredHypothesis(own, total, score, log_prob, place))
+        return sorted(found, key=lambda one: -one.total)
+
+    # States and next words.
+
+    def start(self) -> State:
+        """Give the state at the start of a text, with nothing before it."""
+        return None
+
+    def _is_state(self, state: State) -> bool:
+        """Whether something can be a state of this model."""
+        return not isinstance(state, str | bytes | int | float)
+
+    def _check_state(self, state: State) -> None:
+        if not self._is_state(state):
+            raise UserError(
+                f"The state is {shown(state)}: give one that start or read of the same model returned, such as "
+                "model.read(model.start(), 'an earlier sentence')."
+            )
+
+    def read(self, state: State, text: str) -> State:
+        """Give the state after one more sentence and its `</s>`, for the next sentence of the same text."""
+        self._check_state(state)
+        return self.advance_all([state], self._of_texts([text]))[0]
+
+    def advance(self, state: State, word: str) -> State:
+        """Give the state after one more word."""
+        return self.advance_all([state], Tokens.of([[word]], self.numbering, end=False))[0]
+
+    def next_log_probs(self, state: State, words: Words, *, mode: Mode | None = None) -> Floats:
+        """Compute ln p of each of these words as the next word."""
+        text = Tokens.of([[word] for word in words], self.numbering, end=False)
+        return self.log_probs(text, mode=self.choose_mode(mode), share=True, after=[state] * len(words)).log_prob_N
+
+    def next_words(self, text: str = "", k: int = 10, *, mode: Mode | None = None) -> list[NextWord]:
+        """Find the k most likely words after a text, the most likely first, including `</s>` and `<unk>`.
+
+        The order is exact in both modes.
+        """
+        return self.next_words_after([self.words(text)], k, mode=mode)[0]
+
+    def next_words_after(
+        self, prompts: Sequence[Words], k: int = 10, *, mode: Mode | None = None
+    ) -> list[list[NextWord]]:
+        """Find the k most likely words after each prompt; prompts are lists of words."""
+        if whole_number("The number of next words", k, None) < 1:
+            raise UserError(f"The number of next words is {k}: it must be 1 or more.")
+        text = Tokens.of(prompts, self.numbering, end=False)
+        mode = self.choose_mode(mode)
+        states = self.advance_all([self.start()] * len(text), text)
+        return self._likeliest(states, k, mode) if states else []
+
+    def _likeliest(self, states: Sequence[State], k: int, mode: Mode) -> list[list[NextWord]]:
+        """Find the most likely words, here state by state."""
+        spelt, found = self.vocabulary.words, []
+        for state in states:
+            log_prob_V = self.distribution(state, mode=mode)
+            places = highest(log_prob_V[None], k)[0].tolist()
+            found.append([NextWord.of(spelt[place], float(log_prob_V[place])) for place in places])
+        return found
+
+    def generate(
+        self, prompt: str = "", num_texts: int = 1, max_words: int = 40, sampling: Sampling | None = None, seed: int = 1
+    ) -> list[str]:
+        """Continue a prompt in several ways; a text that was cut off at `max_words` ends in `…`."""
+        check_texts(num_texts, max_words, seed)
+        words = self.words(prompt)
+        texts = []
+        for made in self._continue(words, num_texts, max_words, sampling or Sampling(), seed):
+            ended = bool(made) and made[-1] == END
+            spelt = self.vocabulary.decode(made[:-1] if ended else made)
+            texts.append(" ".join([*words, *spelt]) + ("" if ended else " …"))
+        return texts
+
+    def _continue(self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int) -> list[list[int]]:
+        """Continue words in several ways, each up to `</s>` or `max_words` words: the ids of the new words."""
+        spelt = self.vocabulary.words
+        generator = np.random.default_rng(seed)
+        prompt = functools.reduce(self.advance, words, self.start())
+        texts: list[list[int]] = []
+        for _ in range(num_texts):
+            state, made = prompt, list[int]()
+            while len(made) < max_words and END not in made[-1:]:
+                made += sample_words(self.distribution(state, mode="normalised")[None], sampling, generator).tolist()
+                state = self.advance(state, spelt[made[-1]])
+            texts.append(made)
+        return texts
+
+    def scorer(self) -> Any:
+        """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
+        return _WordScorer(self)
 
 
-class WordScorer:
-    """Answers a beam search word by word: states that move on, and ln p of words after them; words are ids.
-
-    B states have K words each. General, but slow: a run has its own `Scorer`.
-    """
+class _WordScorer:
+    """Answers a beam search for a model that has no network of its own: states and ids of words, side by side."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -80,303 +355,40 @@ class WordScorer:
 
     def advance(self, states: Sequence[State], words: Any) -> list[State]:
         """Move each state on by one word."""
-        spelt = self.model.vocabulary.decode(_numbers(words).tolist())
-        return [self.model.advance(state, word) for state, word in zip(states, spelt, strict=True)]
+        return self.model.advance_all(states, self._text(_ids(words)))
 
-    def score(self, states: Sequence[State], words: Any, normalised: bool = False) -> Floats:
+    def score(self, states: Sequence[State], words: Any, mode: Mode | None = None) -> Floats:
         """Compute ln p of words after states: one each (B,) or several each (B, K)."""
-        if not normalised:
-            self.model.refuse_unnormalised()
-        numbers = _numbers(words)
-        spelt = [self.model.vocabulary.decode(row) for row in numbers.reshape(len(states), -1).tolist()]
-        pairs = zip(states, spelt, strict=True)
-        found = [self.model.next_log_probs(state, row, normalised=normalised) for state, row in pairs]
-        return np.array(found, dtype=np.float64).reshape(numbers.shape)
+        mode = self.model.choose_mode(mode)
+        ids = _ids(words)
+        after = [state for state in states for _ in range(ids.size // max(1, len(states)))]
+        return self.model.log_probs(self._text(ids.ravel()), mode=mode, after=after).log_prob_N.reshape(ids.shape)
+
+    def _text(self, word_N: NDArray[np.int64]) -> Tokens:
+        spelt = self.model.vocabulary.decode(word_N.tolist())
+        return Tokens(spelt, np.ones(len(spelt), dtype=np.int64), word_N)
 
 
-def no_spelling(name: str) -> UserError:
-    """Say that a model is none that spells words."""
-    return UserError(
-        f"'{name}' is not a run, and only runs have a spelling model: leave out {argument('spell')}, or use runs alone."
-    )
-
-
-class Model(ABC):
-    """A language model; `kind` is "run", "n-gram" or "mixture", and `normaliser` says how text becomes words."""
-
-    kind: str
-    name: str
-    normaliser: Normaliser
-    has_constant = False  # whether probabilities with the softmax and with the constant Z differ
-    max_context: int | None = None  # the most earlier words that a word is predicted from; None: there is no limit
-    device = "cpu"  # where the networks are
-
-    @property
-    @abstractmethod
-    def vocabulary(self) -> Vocabulary:
-        """The words that may come next, each with its id."""
-
-    @property
-    def vocab_size(self) -> int | None:
-        """How many words there are; None where a file does not list them."""
-        return len(self.vocabulary)
-
-    @property
-    def self_normalised(self) -> bool:
-        """Whether the model gives unnormalised probabilities."""
-        return True
-
-    @property
-    def log_z(self) -> float | None:
-        """The constant ln Z of unnormalised probabilities; None if there is none or more than one."""
-        return None
-
-    def __repr__(self) -> str:
-        constant = "" if self.log_z is None else f", log_z={self.log_z:.4g}"
-        told = f"{self.kind} {self.name!r}, vocab_size={self.vocab_size}{constant}, device={str(self.device)!r}"
-        return f"<bnce.Model: {told}>"
-
-    def refuse_unnormalised(self) -> None:
-        """Refuse unnormalised probabilities if the model was trained with the softmax."""
-        return
-
-    def refuse_spelling(self) -> None:
-        """Raise an error if the model has no spelling model."""
-        raise no_spelling(self.name)
-
-    @abstractmethod
-    def score_words(
-        self,
-        sentences: Sequence[Words],
-        *,
-        normalised: bool = False,
-        share_prefixes: bool = False,
-        after: Sequence[State] | None = None,
-        spell: bool = False,
-    ) -> list[WordScores]:
-        """Score sentences that are already cut into words, without context or `after` a state each.
-
-        With `share_prefixes`, a prefix that neighbours share, as hypotheses of one utterance do, is computed only
-        once, except by a Transformer. With `after` this is always so. An n-gram model starts each one without context.
-        With `spell` the probability of an unknown word is p(<unk>) · p(its spelling), and no word is OOV.
-        """
-
-    def reader(self, *, normalised: bool = False, carry: bool = False, spell: bool = False) -> Reader:
-        """Make a reader that scores a text by sentence; with `carry` runs continue from the sentence before."""
-        if spell:
-            self.refuse_spelling()
-        return Reader(self, normalised, spell)
-
-    @abstractmethod
-    def start(self) -> State:
-        """Give the state at the start of a text, with nothing before it."""
-
-    def is_state(self, state: State) -> bool:
-        """Whether something can be a state of this model."""
-        return not isinstance(state, str | bytes | int | float)
-
-    def _check_state(self, state: State) -> None:
-        if not self.is_state(state):
-            raise UserError(
-                f"The state is {shown(state)}: give one that start or read of the same model returned, such as "
-                "model.read(model.start(), 'an earlier sentence')."
-            )
-
-    def read_words(self, states: Sequence[State], sentences: Sequence[Words]) -> list[State]:
-        """Advance each state by its own sentence, which is already cut into words, and by `</s>`."""
-        return list(states)
-
-    @abstractmethod
-    def advance(self, state: State, word: str) -> State:
-        """Give the state after one more word."""
-
-    @abstractmethod
-    def next_log_probs(self, state: State, words: Words, *, normalised: bool = False) -> Floats:
-        """Compute ln p of each of these words as the next word."""
-
-    def scorer(self) -> Any:
-        """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
-        return WordScorer(self)
-
-    def next_words_after(
-        self, prompts: Sequence[Words], k: int = 10, *, normalised: bool = True
-    ) -> list[list[NextWord]]:
-        """Find the k most likely words after each prompt; prompts are lists of words."""
-        if whole_number("The number of next words", k, None) < 1:
-            raise UserError(f"The number of next words is {k}: it must be 1 or more.")
-        prompts = word_lists(prompts)
-        if not normalised:
-            self.refuse_unnormalised()
-        return self._likeliest(prompts, k, normalised) if prompts else []
-
-    def _likeliest(self, prompts: Sequence[Words], k: int, normalised: bool) -> list[list[NextWord]]:
-        """Find the most likely words, here prompt by prompt."""
-        words, found = self.vocabulary.words, []
-        for prompt in prompts:
-            log_prob_V = self.next_log_probs(self._after(prompt), words, normalised=normalised)
-            found.append(
-                [NextWord.of(words[place], float(log_prob_V[place])) for place in highest(log_prob_V[None], k)[0]]
-            )
-        return found
-
-    def continue_words(
-        self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int
-    ) -> list[list[int]]:
-        """Continue words in several ways, each up to `</s>` or `max_words` words; returns the ids of the new words."""
-        check_texts(num_texts, max_words, seed)
-        spelt = self.vocabulary.words
-        generator = np.random.default_rng(seed)
-        prompt = self._after(words)
-        texts: list[list[int]] = []
-        for _ in range(num_texts):
-            state = prompt
-            made: list[int] = []
-            while len(made) < max_words and (not made or made[-1] != END):
-                score_BV = self.next_log_probs(state, spelt, normalised=True)[None]
-                made.append(int(sample_words(score_BV, sampling, generator)[0]))
-                state = self.advance(state, spelt[made[-1]])
-            texts.append(made)
-        return texts
-
-    def _after(self, words: Words) -> State:
-        return functools.reduce(self.advance, words, self.start())
-
-    def words(self, text: str) -> list[str]:
-        """Cut a text into the words of one sentence, even if it has sentence marks: a hypothesis must stay whole."""
-        if not isinstance(text, str):
-            raise UserError(f"A text is {text!r:.60}: give a string.")
-        sentences = _by_lines(self.normaliser)(text.replace("\n", " "))
-        return sentences[0] if sentences else []
-
-    def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
-        """Give the ids of a sentence's words, with `</s>` at the end."""
-        if isinstance(words, str):
-            raise one_string(words)
-        return np.append(self.vocabulary.encode(words), END)
-
-    def encode_each(self, sentences: Sequence[Words]) -> list[NDArray[np.int64]]:
-        """Give the ids of the words of many sentences, with `</s>` at the end of each."""
-
-        # All at once, which takes a third of the time.
-        length_S = np.array([len(words) + 1 for words in sentences], dtype=np.int64)
-        ids = self.vocabulary.encode(flat_words(sentences))
-        ids[np.cumsum(length_S) - 1] = END
-        return split(ids, length_S)
-
-    def ids(self, words: Words) -> list[int]:
-        """Give the ids that a scored sentence shows: those of `encode`, or zeros where there are none."""
-        numbers: list[int] = self.encode(words).tolist()
-        return numbers
-
-    def is_known(self, word: str) -> bool:
-        """Whether a word has its own probability, not that of `<unk>`; in a mixture, in every component."""
-        return word in self.vocabulary and word not in SPECIALS
-
-    def ngram_length(self, state: State, history: Words, word: str) -> int:
-        """Count the words that the probability of a word depends on, after this history.
-
-        The word itself counts, and the start of the sentence if the model sees it.
-        """
-        num_before = len(history) + 1
-        return 1 + (num_before if self.max_context is None else min(num_before, self.max_context))
-
-    def log10_frequency(self, word: str) -> float | None:
-        """Give log10 of a word's share of the training text; None if the model has no counts or never saw it."""
-        return None
-
-    def score(
-        self, sentences: Iterable[str], *, normalised: bool = False, carry: bool = False, spell: bool = False
-    ) -> list[ScoredSentence]:
-        """Score sentences: log10 probabilities of every word and of `</s>`, in the order of the sentences.
-
-        Each sentence starts without context; with `carry`, runs continue from where the previous sentence ended.
-        With `spell` an unknown word has a probability of its own: p(<unk>) · p(its spelling).
-        """
-        if isinstance(sentences, str):
-            raise UserError("The sentences to score are one string: give a list of them, such as ['a sentence'].")
-        return list(self.reader(normalised=normalised, carry=carry, spell=spell).read(map(self.words, sentences)))
-
-    def read(self, state: State, text: str) -> State:
-        """Give the state after one more sentence and its `</s>`, for the next sentence of the same text."""
-        self._check_state(state)
-        return self.read_words([state], [self.words(text)])[0]
-
-    def rescore(
-        self,
-        hypotheses: Sequence[str | tuple[str, float]],
-        *,
-        score_weight: float = 1.0,
-        lm_weight: float = 1.0,
-        word_penalty: float = 0.0,
-        normalised: bool = False,
-        after: State | None = None,
-    ) -> list[RescoredHypothesis]:
-        """Sort the hypotheses of one utterance, texts or (text, score) pairs, the best first.
-
-        Equal ones keep their order.
-
-        total = score_weight · score + lm_weight · ln p − word_penalty · words; a higher score is better. With `after`,
-        a state from `start` or `read`, the earlier utterances are the context of ln p.
-        """
-        if isinstance(hypotheses, str):
-            raise UserError("The hypotheses are one string: give a list of them, such as ['one', ('another', -3.5)].")
-        pairs = [with_score(one) for one in hypotheses]
-        if after is not None:
-            self._check_state(after)
-        weights = Weights(am_weight=score_weight, lm_weight=lm_weight, word_penalty=word_penalty)
-        states = None if after is None else [after] * len(pairs)
-        words = [self.words(text) for text, _ in pairs]
-        scores = self.score_words(words, normalised=normalised, share_prefixes=True, after=states)
-        found = []
-        for place, ((text, score), word_scores) in enumerate(zip(pairs, scores, strict=True)):
-            log_prob = float(word_scores.log_probs.sum())
-            total = weights.total(am=score, lm=log_prob, num_words=count_words(text))
-            found.append(RescoredHypothesis(text, float(total), score, log_prob, place))
-        return sorted(found, key=lambda one: -one.total)
-
-    def next_words(self, text: str = "", k: int = 10, *, normalised: bool = True) -> list[NextWord]:
-        """Find the k most likely words after a text, the most likely first, including `</s>`.
-
-        The order is exact; the probabilities are those of the softmax, or with the constant Z. `<unk>` is listed, too.
-        """
-        return self.next_words_after([self.words(text)], k, normalised=normalised)[0]
-
-    def generate(
-        self, prompt: str = "", num_texts: int = 1, max_words: int = 40, sampling: Sampling | None = None, seed: int = 1
-    ) -> list[str]:
-        """Continue a prompt in several ways; a text that was cut off at `max_words` ends in `…`."""
-        words = self.words(prompt)
-        texts = []
-        for made in self.continue_words(words, num_texts, max_words, sampling or Sampling(), seed):
-            ended = bool(made) and made[-1] == END
-            spelt = self.vocabulary.decode(made[:-1] if ended else made)
-            texts.append(" ".join([*words, *spelt]) + ("" if ended else " …"))
-        return texts
-
-
-def flat_words(sentences: Sequence[Words]) -> list[str]:
-    """Give the words of all sentences one after the other, with `</s>` at the end of each."""
-    return [word for words in sentences for word in (*words, END_WORD)]
-
-
-def sentence_blocks(sentences: Iterable[list[str]]) -> Iterator[list[list[str]]]:
-    """Cut a stream of sentences into blocks that fit into memory."""
-    block: list[list[str]] = []
-    num_words = 0
-    for sentence in sentences:
-        block.append(sentence)
-        num_words += len(sentence)
-        if len(block) >= BLOCK_SENTENCES or num_words >= BLOCK_WORDS:
-            yield block
-            block, num_words = [], 0
-    if block:
-        yield block
-
-
-@functools.cache
-def _by_lines(normaliser: Normaliser) -> Normaliser:
-    return replace(normaliser, sentences="lines")
-
-
-def _numbers(words: Any) -> NDArray[np.int64]:
+def _ids(words: Any) -> NDArray[np.int64]:
     return np.asarray(words.cpu() if hasattr(words, "cpu") else words).astype(np.int64)
+
+
+def _with_score(hypothesis: Any) -> tuple[str, float]:
+    """Give a hypothesis with its score; a text alone has the score 0."""
+    if isinstance(hypothesis, str):
+        return hypothesis, 0.0
+    try:
+        text, score = hypothesis
+    except (TypeError, ValueError):
+        text, score = None, None
+    if not isinstance(text, str):
+        raise UserError(
+            f"A hypothesis is {shown(hypothesis)}: give a text, or a text and its score, such as ('one', -3.5)."
+        )
+    try:
+        number = float(score)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"The score of the hypothesis '{text}' is {score}: it must be a finite number.")
+    return text, number

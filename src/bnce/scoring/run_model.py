@@ -1,82 +1,53 @@
-"""A trained run as a language model: its network, many sentences side by side, and its words."""
+"""A trained run as a language model: its network, its words, and the spelling model that it may have."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.vocabulary import UNK, Vocabulary
+from bnce.corpus.cutter import Tokens
+from bnce.corpus.spelling import SpellingModel
+from bnce.corpus.vocabulary import END, UNK, Vocabulary
+from bnce.engine.beam import Scorer
+from bnce.engine.network import Mode, Network, Query, State, Values, gather, join
+from bnce.engine.packer import Passage, score, score_rows
+from bnce.engine.sampling import Sampling, generate
 from bnce.errors import UserError
-from bnce.scoring.batches import Check, SentenceScorer
-from bnce.scoring.engine import Ints, engine_of
-from bnce.scoring.given import word_lists
-from bnce.scoring.model import Model, Reader, Words, flat_words
-from bnce.scoring.prefixes import flatten, score_prefixes, split
-from bnce.scoring.sampling import Sampling, generate
-from bnce.scoring.scored import Floats, NextWord, WordScores
-from bnce.scoring.scorer import Scorer, State, gather
-from bnce.spelling.model import SpellingModel
+from bnce.runs.directory import Run
+from bnce.runs.model_file import open_network
+from bnce.scoring.model import Model, Words
+from bnce.scoring.results import Bools, Floats, Ints, NextWord, WordScores
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 
 # Of so many words of the vocabulary one or more: then all of them are scored at once.
 MANY_WORDS = 16
 
 
-class RunReader(Reader):
-    """Scores sentences side by side, or carried over as one stream."""
-
-    model: RunModel
-
-    def __init__(self, model: RunModel, scorer: SentenceScorer, spell: bool) -> None:
-        super().__init__(model, scorer.normalised, spell)
-        self._scorer = scorer
-
-    def score(self, sentences: Sequence[Words]) -> list[WordScores]:
-        """Score the next sentences, all of them at once."""
-        return self._score_with_ids(sentences)[0]
-
-    def _score_with_ids(self, sentences: Sequence[Words]) -> tuple[list[WordScores], Iterable[list[int]]]:
-        ids = self.model.encode_each(sentences)  # looked up once
-        scores = self.model.put_together(sentences, ids, self._scorer.score(ids), self.spell)
-        return scores, (own.tolist() for own in ids)
-
-    def begin_document(self) -> None:
-        """Go back to the state at the start of a text."""
-        self._scorer.begin_document()
-
-    def check(self) -> Check | None:
-        """Compare the constant with the softmax at the positions that were kept."""
-        return self._scorer.check()
-
-
 class RunModel(Model):
-    """A network with its words, and the spelling model that a run directory may have.
-
-    The network is a run's in PyTorch, or that of an exported run in ONNX Runtime.
-    """
+    """A network with its words; PyTorch or NumPy computes it."""
 
     kind = "run"
-    has_constant = True  # or it was trained with the softmax in place of one
+    has_modes = True  # or it was trained with the softmax in place of a constant
 
     def __init__(
         self,
-        network: Any,
+        network: Network,
         vocabulary: Vocabulary,
         normaliser: Normaliser,
         name: str = "run",
         spelling: SpellingModel | None = None,
         target_counts: NDArray[np.int64] | None = None,
     ) -> None:
-        self.network, self.engine, self.normaliser, self.name = network, engine_of(network), normaliser, name
-        self.engine.name = f"'{name}'"
-        self.device, self.max_context = self.engine.device, self.engine.num_words_seen
-        self.spelling, self._vocabulary, self._target_counts = spelling, vocabulary, target_counts
+        self.network, self.normaliser, self.name, self.spelling = network, normaliser, name, spelling
+        self.network.name = f"'{name}'"
+        self.device, self.max_context = network.device, network.num_words_seen
+        self._vocabulary, self._target_counts = vocabulary, target_counts
+        self._scorer = Scorer(network)  # which keeps the state at the start of a text
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -84,23 +55,12 @@ class RunModel(Model):
         return self._vocabulary
 
     @property
-    def self_normalised(self) -> bool:
-        """Whether the run was trained with a loss that makes it self-normalised, or calibrated."""
-        return self.log_z is not None
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether unnormalised probabilities are exact, because of the output layer."""
-        return self.engine.is_exact
-
-    @property
     def log_z(self) -> float | None:
         """The constant ln Z of unnormalised probabilities; None for a softmax that was not calibrated."""
-        return self.engine.log_z if self.engine.normalises else None
+        return self.network.log_z if self.network.normalises else None
 
-    def refuse_unnormalised(self) -> None:
-        """Refuse unnormalised probabilities if the run was trained with the softmax."""
-        self.engine.refuse_unnormalised()
+    def _choose_mode(self, mode: Mode | None) -> Mode:
+        return self.network.choose_mode(mode)
 
     def refuse_spelling(self) -> None:
         """Refuse to spell if the run has no spelling model."""
@@ -109,117 +69,6 @@ class RunModel(Model):
                 f"'{self.name}' has no spelling model, because its corpus has none: prepare the corpus again and train "
                 "with it."
             )
-
-    def score_words(
-        self,
-        sentences: Sequence[Words],
-        *,
-        normalised: bool = False,
-        share_prefixes: bool = False,
-        after: Sequence[State] | None = None,
-        spell: bool = False,
-    ) -> list[WordScores]:
-        """Score sentences, in one tree where they begin alike and else side by side."""
-        sentences = word_lists(sentences)
-        if after is None and (self.engine.attends or not share_prefixes):
-            return self.reader(normalised=normalised, spell=spell).score(sentences)
-        if spell:
-            self.refuse_spelling()
-        ids = self.encode_each(sentences)
-        return self.put_together(sentences, ids, score_prefixes(self.scorer(), ids, normalised, after), spell)
-
-    def reader(
-        self, *, normalised: bool = False, carry: bool = False, spell: bool = False, num_checked: int | None = None
-    ) -> RunReader:
-        """Make what scores a text sentence by sentence; `num_checked` positions are kept for its `check`."""
-        if spell:
-            self.refuse_spelling()
-        scorer = SentenceScorer(self.engine, normalised=normalised, carry=carry, num_checked=num_checked)
-        return RunReader(self, scorer, spell)
-
-    def put_together(
-        self, sentences: Sequence[Words], ids: Sequence[Ints], log_probs: Sequence[Floats], spell: bool
-    ) -> list[WordScores]:
-        """Put scores together; with `spell` unknown words get their shares of `<unk>`, else they are OOV."""
-        # All sentences at once: several operations for each would take longer than a small network.
-        word_N, length_S = flatten(ids)
-        log_prob_N, oov_N = np.concatenate([np.zeros(0), *log_probs]), word_N == UNK
-        if spell:
-            self._spell(flat_words(sentences), log_prob_N, oov_N)
-        parts = split(log_prob_N, length_S), split(oov_N, length_S), self._ngram_lengths(length_S)
-        return [WordScores(*one) for one in zip(*parts, strict=True)]
-
-    def _spell(self, words: Words, log_prob_N: Floats, oov_N: NDArray[np.bool_]) -> None:
-        """Add ln p of their spelling to unknown words, which are OOV no more; each word is spelt once."""
-        assert self.spelling is not None  # `refuse_spelling` has looked
-        # <unk> in a text stands for any unknown word: it has the whole, and is none that is known.
-        place_U = [place for place in np.flatnonzero(oov_N).tolist() if words[place] != UNKNOWN_WORD]
-        unknown = list(dict.fromkeys(words[place] for place in place_U))
-        log_share = dict(zip(unknown, self.spelling.log_probs(unknown).tolist(), strict=True))
-        log_prob_N[place_U] += [log_share[words[place]] for place in place_U]
-        oov_N[place_U] = False
-
-    def _ngram_lengths(self, length_S: Ints) -> list[list[int]]:
-        """Say for every word how many words its probability is about: the start of the sentence is one, and itself."""
-        longest = int(length_S.max(initial=0))
-        most = longest if self.max_context is None else self.max_context
-        lengths = [min(place, most) + 1 for place in range(1, longest + 1)]
-        return [lengths[:length] for length in length_S.tolist()]
-
-    def start(self) -> State:
-        """Give the network's state at the start of a text."""
-        return self.scorer().start()
-
-    def is_state(self, state: State) -> bool:
-        """Whether something is a state of a network."""
-        return isinstance(state, State)
-
-    def read_words(self, states: Sequence[State], sentences: Sequence[Words]) -> list[State]:
-        """Move states on by a sentence each, side by side."""
-        return self.scorer().read(states, [self.encode(words).tolist() for words in sentences])
-
-    def advance(self, state: State, word: str) -> State:
-        """Give the state after one more word."""
-        return self.scorer().read([state], [self.vocabulary.encode([word]).tolist()])[0]
-
-    def next_log_probs(self, state: State, words: Words, *, normalised: bool = False) -> Floats:
-        """Compute ln p of words; where they are much of the vocabulary, in one pass over it."""
-        ids, scorer = self.vocabulary.encode(words), self.scorer()
-        if len(ids) * MANY_WORDS < len(self.vocabulary):
-            found = self.engine.numpy(scorer.score([state], ids[None], normalised))[0]
-        else:
-            found = self.engine.numpy(scorer.score_all(state, normalised))[ids]
-        log_probs: Floats = found.astype(np.float64)
-        return log_probs
-
-    def scorer(self) -> Scorer:
-        """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
-        return Scorer(self.engine)
-
-    def _after_each(self, prompts: Sequence[Words]) -> list[State]:
-        scorer = self.scorer()
-        ids = [self.vocabulary.encode(prompt).tolist() for prompt in prompts]
-        return scorer.read([scorer.start()] * len(ids), ids)
-
-    def _likeliest(self, prompts: Sequence[Words], k: int, normalised: bool) -> list[list[NextWord]]:
-        """Find the most likely words in one pass for all prompts."""
-        states = self._after_each(prompts)
-        score_BK, word_BK, log_normaliser_B = self.engine.top_words(gather(states).hidden_BD, k)
-        constants = log_normaliser_B.tolist() if normalised else [self.engine.log_z] * len(states)
-        return [
-            [
-                NextWord.of(word, score - constant)
-                for word, score in zip(self.vocabulary.decode(words), scores, strict=True)
-            ]
-            for words, scores, constant in zip(word_BK.tolist(), score_BK.tolist(), constants, strict=True)
-        ]
-
-    def continue_words(
-        self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int
-    ) -> list[list[int]]:
-        """Continue words in several ways, all texts side by side; returns the ids of the new words."""
-        ids = self.vocabulary.encode(words).tolist()
-        return generate(self.engine, ids, num_texts, max_words, sampling, seed)
 
     def is_known(self, word: str) -> bool:
         """Whether a word is in the vocabulary."""
@@ -236,14 +85,122 @@ class RunModel(Model):
     def _num_targets(self) -> int:
         return 0 if self._target_counts is None else int(self._target_counts.sum())
 
+    def log_probs(
+        self,
+        text: Tokens,
+        *,
+        mode: Mode | None = None,
+        share: bool = False,
+        spell: bool = False,
+        after: Sequence[State] | None = None,
+        keep_states: bool = False,
+    ) -> WordScores:
+        """Compute ln p of every word; with `spell` unknown words get their shares of `<unk>`, else they are OOV."""
+        mode = self.choose_mode(mode)
+        is_exact = mode == "normalised"
+        query = Query(log_z=is_exact)
+        values, states = self.answer(text, query, share=share, after=after, keep_states=keep_states)
+        log_prob_N: Floats = values.log_probs(None if is_exact else self.network.log_z).astype(np.float64, copy=False)
+        assert text.ids is not None
+        oov_N: Bools = text.ids == UNK
+        if spell:
+            self.refuse_spelling()
+            self._spell(text.words, log_prob_N, oov_N)
+        return WordScores(log_prob_N, oov_N, self._ngram_lengths(text), text.num_words_S, mode, states)
 
-def load_run(run: str | Path, device: str = "cpu") -> RunModel:
-    """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N."""
-    from bnce.machine.devices import choose_device
-    from bnce.runs.directory import Run
-    from bnce.runs.model_file import load_model
+    def answer(
+        self,
+        text: Tokens,
+        query: Query,
+        *,
+        share: bool = False,
+        after: Sequence[State] | None = None,
+        keep_states: bool = False,
+    ) -> tuple[Values, list[State] | None]:
+        """Ask the network about every word, with the states after the sequences if they are kept."""
+        sequences = text.sequences
+        if not keep_states:
+            return score(self.network, sequences, query, after=after, share=share), None
+        passages = [Passage(ids) for ids in sequences]
+        if after is not None:
+            passages = [one._replace(state=state) for one, state in zip(passages, after, strict=True)]
+        scored = sorted(score_rows(self.network, passages, query, keep_states=True), key=lambda one: one.number)
+        states = [one.after or self.start() for one in scored]
+        return join([one.values for one in scored], query), states
 
-    opened = Run.open(Path(run))
-    network = load_model(opened, str(choose_device(device)))
-    spelling = SpellingModel.of_run(opened.path)
-    return RunModel(network, opened.vocabulary, opened.normaliser, str(run), spelling, opened.target_counts)
+    def _spell(self, words: Words, log_prob_N: Floats, oov_N: Bools) -> None:
+        """Add ln p of their spelling to unknown words, which are OOV no more; each word is spelt once."""
+        assert self.spelling is not None  # `refuse_spelling` has looked
+        # <unk> in a text stands for any unknown word: it has the whole, and is none that is known.
+        place_U = [place for place in np.flatnonzero(oov_N).tolist() if words[place] != UNKNOWN_WORD]
+        unknown = list(dict.fromkeys(words[place] for place in place_U))
+        log_share = dict(zip(unknown, self.spelling.log_probs(unknown).tolist(), strict=True))
+        log_prob_N[place_U] += [log_share[words[place]] for place in place_U]
+        oov_N[place_U] = False
+
+    def _ngram_lengths(self, text: Tokens) -> Ints:
+        """Say for every word how many words of its sentence its probability is about: the start is one, and itself."""
+        assert text.ids is not None
+        place_N = np.arange(len(text.words))
+        begins_N = np.zeros(len(place_N), dtype=bool)
+        begins_N[(np.cumsum(text.num_words_S) - text.num_words_S)[text.num_words_S > 0]] = True
+        begins_N[1:] |= text.ids[:-1] == END
+        num_before_N = 1 + place_N - np.maximum.accumulate(np.where(begins_N, place_N, 0))
+        return 1 + (num_before_N if self.max_context is None else np.minimum(num_before_N, self.max_context))
+
+    def start(self) -> State:
+        """Give the network's state at the start of a text."""
+        return self._scorer.start()
+
+    def _is_state(self, state: State) -> bool:
+        return isinstance(state, State)
+
+    def advance_all(self, states: Sequence[State], text: Tokens) -> list[State]:
+        """Move states on by a sequence each, side by side."""
+        return self._scorer.read(states, text.sequences)
+
+    def distribution(self, state: State, *, mode: Mode | None = None) -> Floats:
+        """Compute ln p of every word, in one pass over the vocabulary."""
+        mode = self.choose_mode(mode)
+        hidden_1D = state.states.hidden_BD[state.place : state.place + 1]
+        score_V = self.network.numpy(self.network.all_scores(hidden_1D))[0].astype(np.float64)
+        log_z = float(np.logaddexp.reduce(score_V)) if mode == "normalised" else self.network.log_z
+        log_prob_V: Floats = score_V - log_z
+        return log_prob_V
+
+    def next_log_probs(self, state: State, words: Words, *, mode: Mode | None = None) -> Floats:
+        """Compute ln p of words; where they are much of the vocabulary, in one pass over it."""
+        if len(words) * MANY_WORDS < len(self.vocabulary):
+            return super().next_log_probs(state, words, mode=mode)
+        return self.distribution(state, mode=mode)[self.vocabulary.encode(words)]
+
+    def scorer(self) -> Scorer:
+        """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
+        return self._scorer
+
+    def _likeliest(self, states: Sequence[State], k: int, mode: Mode) -> list[list[NextWord]]:
+        """Find the most likely words in one pass for all states."""
+        score_BK, word_BK, log_z_B = self.network.top_words(gather(states).hidden_BD, k)
+        constants = log_z_B.tolist() if mode == "normalised" else [self.network.log_z] * len(states)
+        rows = zip(word_BK.tolist(), score_BK.tolist(), constants, strict=True)
+        return [
+            [
+                NextWord.of(word, score - constant)
+                for word, score in zip(self.vocabulary.decode(words), scores, strict=True)
+            ]
+            for words, scores, constant in rows
+        ]
+
+    def _continue(self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int) -> list[list[int]]:
+        """Continue words in several ways, all texts side by side."""
+        return generate(self.network, self.vocabulary.encode(words).tolist(), num_texts, max_words, sampling, seed)
+
+
+def load_run(
+    path: str | Path, device: str = "cpu", precision: str = "float32", *, is_for_much: bool = False
+) -> RunModel:
+    """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N: see `open_network`."""
+    run = Run.open(Path(path))
+    network = open_network(run, device, precision, is_for_much=is_for_much)
+    spelling = SpellingModel.of_run(run.path)
+    return RunModel(network, run.vocabulary, run.normaliser, str(path), spelling, run.target_counts)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bnce import files
 from bnce.errors import UserError, shown, unknown_name
 from bnce.files import read_object
@@ -58,18 +60,21 @@ class Weights:
         log_place: Any = 0.0,
         others: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Combine scores: numbers, or arrays of one shape."""
-        total = (
-            self.am_weight * am
-            + self.old_lm_weight * old_lm
-            + self.lm_weight * lm
-            - self.word_penalty * num_words
-            - self.oov_penalty * num_oov
-            - self.rank_weight * log_place
-        )
-        for name, weight in self.scores:
-            if weight:
-                total = total + weight * (others or {})[name]
+        """Combine scores: numbers, or arrays of one shape; a total that is not finite is refused."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = (
+                self.am_weight * am
+                + self.old_lm_weight * old_lm
+                + self.lm_weight * lm
+                - self.word_penalty * num_words
+                - self.oov_penalty * num_oov
+                - self.rank_weight * log_place
+            )
+            for name, weight in self.scores:
+                if weight:
+                    total = total + weight * (others or {})[name]
+        if not np.all(np.isfinite(total)):
+            raise UserError(f"The total of a hypothesis is not a finite number with {self}: give smaller weights.")
         return total
 
     def value(self, name: str) -> float:

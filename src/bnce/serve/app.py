@@ -1,204 +1,230 @@
-"""The endpoints: HTTP around the service, and the page. Nothing here loads anything from outside."""
+"""The endpoints: requests cut into words, put to the model in batches, and written up; and the page.
+
+Nothing here loads anything from outside.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import functools
+import math
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, ProcessCollector, generate_latest
 from starlette.exceptions import HTTPException
 
 from bnce import files
 from bnce.errors import UserError
 from bnce.scoring.model import Model
-from bnce.serve.access import Access, AllowedHosts
-from bnce.serve.batching import Batcher
-from bnce.serve.guard import FAILED, Application, Guard
-from bnce.serve.limits import Limits, RefusedError
+from bnce.scoring.results import LN_10, NextWord, ScoredSentence, SequenceScores, Totals
+from bnce.scoring.weights import NAMES, Weights, count_words
+from bnce.serve.batcher import Batcher, Kind, Question
+from bnce.serve.guard import Guard
 from bnce.serve.messages import (
-    ErrorAnswer,
-    HealthAnswer,
-    NextAnswer,
+    Mode,
     NextRequest,
-    RescoreAnswer,
     RescoreRequest,
-    ScoreAnswer,
     ScoreRequest,
+    Utterance,
 )
-from bnce.serve.metrics import CONTENT_TYPE, Metrics
-from bnce.serve.questions import Answerer
-from bnce.serve.requests import RequestReader, wrong_field
-from bnce.serve.service import Service
 from bnce.version import __version__
 
-PAGE_FILES = {
+PAGE = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
-    "/docs": ("docs.html", "text/html"),
-    "/docs.js": ("docs.js", "text/javascript"),
 }
 # What needs no token: the program, which is no secret, and that it runs.
-OPEN_PATHS = {*PAGE_FILES, "/openapi.json", "/healthz"}
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorAnswer, "description": "The body is not UTF-8 or not JSON."},
-    401: {"model": ErrorAnswer, "description": "The token is missing or wrong."},
-    408: {"model": ErrorAnswer, "description": "The body arrived too slowly."},
-    413: {"model": ErrorAnswer, "description": "Too many bytes, sentences, hypotheses or words."},
-    415: {"model": ErrorAnswer, "description": "The Content-Type is not application/json in UTF-8."},
-    421: {"model": ErrorAnswer, "description": "The Host header is not a name of this server."},
-    422: {"model": ErrorAnswer, "description": "A field is wrong."},
-    503: {"model": ErrorAnswer, "description": "The server is busy; see Retry-After."},
-    504: {"model": ErrorAnswer, "description": "The answer took too long."},
-}
+OPEN_PATHS = {*PAGE, "/openapi.json", "/health"}
 
 
 def make_app(
     model: Model,
     run: str = "",
-    limits: Limits | None = None,
-    metrics: Metrics | None = None,
-    hosts: AllowedHosts | None = None,
+    names: Collection[str] = (),
     token: str | None = None,
-) -> Application:
-    """Make the ASGI application that serves a model; without hosts, only requests to loopback names are answered."""
-    limits, metrics = limits or Limits(), metrics or Metrics()
-    access = Access(hosts, token, OPEN_PATHS)
-    batcher = Batcher(Answerer(model).answer, metrics, limits)
-    # For what takes long: large bodies, long texts, long answers. It is one, so that long requests take turns: more
-    # threads would only take the interpreter from the loop more often.
-    side_thread = ThreadPoolExecutor(1, thread_name_prefix="side")
-    service = Service(model, run, limits, batcher, metrics, side_thread)
+    ready: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """Make the ASGI application that serves a model to requests that call this machine by one of its names."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    num_words = Counter("bnce_words", "Words of answered requests, including sentence ends.", registry=registry)
+    batcher = Batcher(lambda kind, texts: _ask(model, kind, texts), registry)
+
+    spells = True
+    try:
+        model.refuse_spelling()
+    except UserError:
+        spells = False
 
     @asynccontextmanager
     async def live(app: FastAPI) -> AsyncIterator[None]:
-        await batcher.start()
-        yield
-        await batcher.stop()
-        side_thread.shutdown()
+        async with batcher.running():
+            ready()
+            yield
 
-    # The usual documentation page loads its scripts from elsewhere: /docs is a page of ours.
+    # The usual documentation page loads its scripts from elsewhere.
     app = FastAPI(title="bnce", version=__version__, docs_url=None, redoc_url=None, lifespan=live)
-    _add_endpoints(app, service, RequestReader(limits, side_thread), access)
-    _describe(app)
-    _add_pages(app)
-    _add_refusals(app)
-    endpoints = {route.path for route in app.routes if hasattr(route, "path")}
-    return Guard(app, endpoints, limits, metrics, access)
+    app.add_middleware(Guard, names=names, token=token, open_paths=OPEN_PATHS, registry=registry)
 
+    async def ask(questions: list[Question]) -> list[Any]:
+        answers = await batcher.ask(questions)
+        num_words.inc(sum(len(words) + 1 for question in questions for words in question.texts))
+        return answers
 
-def _add_endpoints(app: FastAPI, service: Service, reader: RequestReader, access: Access) -> None:
-    def documented(model: type[Any]) -> dict[int | str, dict[str, Any]]:
-        return {200: {"model": model}, **_ERRORS}
-
-    @app.post("/score", responses=documented(ScoreAnswer), openapi_extra=_takes(ScoreRequest))
-    async def score(request: Request) -> Response:
+    @app.post("/score")
+    async def score(asked: ScoreRequest) -> Response:
         """Score sentences: log10 probabilities of every word, unknown words, totals and perplexities."""
-        return _json(await service.score(await reader.read(ScoreRequest, await request.body())))
+        mode = _choose_mode(model, asked.mode)
+        if asked.spell:
+            model.refuse_spelling()
+        sources, cut = _cut(model, asked)
+        modes: list[Mode] = ["unnormalised", "normalised"] if asked.exact and mode == "unnormalised" else [mode]
+        scores = await ask([Question(Kind("sentences", each, asked.spell), [words]) for each in modes for words in cut])
+        return _json(_scored(mode, model.log_z, sources, cut, scores, is_exact=len(modes) > 1))
 
-    @app.post("/rescore", responses=documented(RescoreAnswer), openapi_extra=_takes(RescoreRequest))
-    async def rescore(request: Request) -> Response:
+    @app.post("/rescore")
+    async def rescore(asked: RescoreRequest) -> Response:
         """Rescore the hypotheses of utterances, and find the best one of each utterance."""
-        return _json(await service.rescore(await reader.read(RescoreRequest, await request.body())))
+        mode = _choose_mode(model, asked.mode)
+        kind, lists = Kind("hypotheses", mode), ([each.text for each in one.hypotheses] for one in asked.utterances)
+        scores = iter(await ask([Question(kind, list(map(model.words, texts))) for texts in lists]))
+        weights = Weights(**{name: getattr(asked, name) for name in NAMES})
+        return _json({"mode": mode, "utterances": [_rescored(weights, each, scores) for each in asked.utterances]})
 
-    @app.post("/next", responses=documented(NextAnswer), openapi_extra=_takes(NextRequest))
-    async def next_words(request: Request) -> Response:
+    @app.post("/next")
+    async def next_words(asked: NextRequest) -> Response:
         """Find the most likely words after a prompt."""
-        return _json(await service.next_words(await reader.read(NextRequest, await request.body())))
+        mode, words = _choose_mode(model, asked.mode), model.words(asked.prompt)
+        (found,) = await ask([Question(Kind("next", mode, num_next=asked.k), [words])])
+        return _json(
+            {
+                "mode": mode,
+                "words": words,
+                "next": [_next(one) for one in found],
+            }
+        )
 
-    @app.get("/next", responses=documented(NextAnswer))
-    async def next_words_of_query(
-        prompt: str = "", k: Annotated[int, Query(ge=1)] = 10, normalised: bool = True
-    ) -> Response:
-        """Find the most likely words after a prompt."""
-        return _json(await service.next_words(NextRequest(prompt=prompt, k=k, normalised=normalised)))
-
-    @app.get("/healthz", responses={200: {"model": HealthAnswer}})
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health")
     async def health(request: Request) -> Response:
         """Say that the server is up and what it serves. If a token is set, requests without it get only the status."""
-        return _json(service.health() if access.trusts(request.scope) else files.to_json({"status": "ok"}))
+        if not request.scope["trusted"]:
+            return _json({"status": "ok"})
+        names = ("kind", "vocab_size", "self_normalised", "log_z", "device")
+        return _json({"status": "ok", "run": run, **{name: getattr(model, name) for name in names}, "spells": spells})
 
     @app.get("/metrics")
     async def metrics() -> Response:
         """Give counts in Prometheus' text format."""
-        return Response(service.metrics.render(service.batcher.num_waiting), headers={"content-type": CONTENT_TYPE})
+        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
-
-def _takes(model: type[BaseModel]) -> dict[str, Any]:
-    """Describe a body, which FastAPI does not do where it does not read it itself."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def _describe(app: FastAPI) -> None:
-    """Add the bodies of requests to what /openapi.json says."""
-    write = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            kinds: tuple[type[BaseModel], ...] = (ScoreRequest, RescoreRequest, NextRequest)
-            requests: list[tuple[type[BaseModel], JsonSchemaMode]] = [(kind, "validation") for kind in kinds]
-            _, described = models_json_schema(requests, ref_template="#/components/schemas/{model}")
-            write()["components"]["schemas"].update(described["$defs"])
-        return write()
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _add_pages(app: FastAPI) -> None:
     directory = resources.files("bnce.serve") / "page"
-    for path, (name, kind) in PAGE_FILES.items():
-        app.add_route(path, _page((directory / name).read_bytes(), kind), methods=["GET"])
+    for path, (name, kind) in PAGE.items():
+        page = Response((directory / name).read_bytes(), media_type=kind)
+        app.api_route(path, methods=["GET", "HEAD"], include_in_schema=False)(functools.partial(_give, page))
+    app.add_exception_handler(UserError, lambda request, error: _json({"detail": str(error)}, 422))
+    app.add_exception_handler(RequestValidationError, _wrong_field)
+    app.add_exception_handler(
+        Exception, lambda request, error: _json({"detail": "The server failed; see its log."}, 500)
+    )
+    return app
 
 
-def _page(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    async def page(request: Request) -> Response:
-        return Response(content, media_type=kind)
-
+async def _give(page: Response) -> Response:
     return page
 
 
-def _add_refusals(app: FastAPI) -> None:
-    """Answer whatever goes wrong with one sentence."""
-
-    @app.exception_handler(RefusedError)
-    async def refused(request: Request, error: RefusedError) -> Response:
-        headers = {} if error.retry_seconds is None else {"retry-after": str(error.retry_seconds)}
-        return _refusal(error.status, error.sentence, headers)
-
-    @app.exception_handler(UserError)
-    async def bad_input(request: Request, error: UserError) -> Response:
-        return _refusal(422, str(error))
-
-    @app.exception_handler(RequestValidationError)
-    async def wrong_query(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        refusal = wrong_field({**first, "loc": first["loc"][1:]})
-        return _refusal(refusal.status, refusal.sentence)
-
-    @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> Response:
-        # The guard hears of it, too, and logs it.
-        return _refusal(500, FAILED)
-
-    @app.exception_handler(HTTPException)
-    async def not_here(request: Request, error: HTTPException) -> Response:
-        sentences = {
-            404: f"There is nothing at '{request.url.path}': see /docs.",
-            405: f"'{request.url.path}' does not accept {request.method}: see /docs.",
-        }
-        return _refusal(error.status_code, sentences.get(error.status_code, error.detail), error.headers)
+def _ask(model: Model, kind: Kind, texts: list[list[str]]) -> Sequence[Any]:
+    if kind.what == "next":
+        return model.next_words_after(texts, kind.num_next, mode=kind.mode)
+    return list(model.score_words(texts, mode=kind.mode, spell=kind.spell, share=kind.what == "hypotheses"))
 
 
-def _json(text: str) -> Response:
-    return Response(text, media_type="application/json")
+def _choose_mode(model: Model, mode: Mode | None) -> Mode:
+    """Take the constant Z where the model has one; refuse it, in the words of a request, where it has none."""
+    if mode == "unnormalised" and not model.self_normalised:
+        raise HTTPException(
+            422, 'The model was trained with the softmax and has no constant Z: send "mode": "normalised".'
+        )
+    return model.choose_mode(mode)
 
 
-def _refusal(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(files.to_json({"detail": sentence}), status, headers, "application/json")
+def _cut(model: Model, asked: ScoreRequest) -> tuple[list[int], list[list[str]]]:
+    """Cut a request's texts into sentences of words; beside each, which text it comes from."""
+    if (asked.sentences is None) == (asked.texts is None):
+        raise HTTPException(422, "Give either 'sentences' (each string one sentence) or 'texts' (cut into sentences).")
+    if asked.sentences is not None:
+        return list(range(len(asked.sentences))), list(map(model.words, asked.sentences))
+    lines = ((number, line) for number, text in enumerate(asked.texts or ()) for line in text.splitlines())
+    cut = [(number, words) for number, line in lines for words in model.normaliser(line)]
+    return [number for number, _ in cut], [words for _, words in cut]
+
+
+def _scored(
+    mode: Mode,
+    log_z: float | None,
+    sources: list[int],
+    cut: list[list[str]],
+    scores: list[SequenceScores],
+    *,
+    is_exact: bool,
+) -> dict[str, Any]:
+    """Write up sentences; if `is_exact`, their scores with the softmax follow those with the constant."""
+    scored = list(map(ScoredSentence.of, cut, scores[: len(cut)]))
+    exact = list(map(ScoredSentence.of, cut, scores[len(cut) :])) if is_exact else []
+    sentences = [{"text": number, **each.to_dict()} for number, each in zip(sources, scored, strict=True)]
+    constant = log_z if mode == "unnormalised" else None
+    answer: dict[str, Any] = {"mode": mode, "log_base": 10, "log_z": constant, "sentences": sentences}
+    answer["totals"] = Totals.of(scored).to_dict()
+    for sentence, own, truth in zip(sentences, scored, exact, strict=False):
+        record = truth.to_dict()
+        sentence["exact_log10_probs"], sentence["exact_log10_prob"] = record["log10_probs"], record["log10_prob"]
+        # Both kinds of probability have the same score above ln Z(context). A mixture has several constants.
+        if log_z is not None:
+            sentence["log_z"] = (log_z + (own.log_probs - truth.log_probs)).tolist()
+    if is_exact:
+        values = [value for sentence in sentences for value in sentence.get("log_z", ())]
+        answer["exact_totals"] = Totals.of(exact).to_dict()
+        answer["log_z_mean"] = sum(values) / len(values) if values else None
+    return answer
+
+
+def _next(found: NextWord) -> dict[str, Any]:
+    return {"word": found.word, "prob": found.prob, "log10_prob": found.log_prob / LN_10}
+
+
+def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[SequenceScores]) -> dict[str, Any]:
+    """Write up an utterance with the next of the scores."""
+    hypotheses: list[dict[str, Any]] = []
+    for place, given in enumerate(utterance.hypotheses, 1):
+        score = next(scores)
+        new_lm, num_words, num_oov = float(score.log_probs.sum()), count_words(given.text), int(score.oov.sum())
+        total = weights.total(given.am, given.lm, new_lm, num_words, num_oov, math.log(place))
+        if not math.isfinite(total):
+            raise HTTPException(422, f"A total of the utterance '{utterance.id}' is {total}: send smaller weights.")
+        counted = {"new_lm": new_lm, "num_words": num_words, "num_oov": num_oov, "total": total}
+        hypotheses.append({"text": given.text, "am": given.am, "lm": given.lm, **counted})
+    totals = [hypothesis["total"] for hypothesis in hypotheses]
+    return {"id": utterance.id, "best": totals.index(max(totals)), "hypotheses": hypotheses}
+
+
+async def _wrong_field(request: Request, error: Any) -> Response:
+    """Say in one sentence what pydantic says of a body."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return _json({"detail": f"The body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}."}, 400)
+    # Names of fields come from the client; half a surrogate pair, which JSON can spell, cannot be written back.
+    place = ".".join(map(str, first["loc"][1:])).encode("utf-8", "replace").decode()[:100] or "the body"
+    told = (
+        "there is no such field" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+    )
+    return _json({"detail": f"{place}: {told}; see /openapi.json."}, 413 if first["type"] == "too_long" else 422)
+
+
+def _json(record: Any, status: int = 200) -> Response:
+    return Response(files.to_json(record), status, media_type="application/json")

@@ -11,7 +11,6 @@ from typing import Any
 
 from bnce.errors import UserError, argument, unknown_name
 from bnce.text.spacing import combining_marks, space
-from bnce.text.spoken import speak
 
 END_WORD = "</s>"
 UNKNOWN_WORD = "<unk>"
@@ -65,7 +64,7 @@ class Normaliser:
     def __call__(self, line: str) -> list[list[str]]:
         """Cut a line into its sentences, and these into words; there are no empty ones."""
         if self.tokens == "spoken":
-            spoken = speak(line.replace("\n", " ").replace("\0", " "), end_sentences=self.sentences == "split")
+            spoken = self._speak(line.replace("\n", " ").replace("\0", " "))
             return [words for sentence in spoken.split("\n") if (words := sentence.split())]
         line = self._fold(line)
         if self.tokens == "whitespace":
@@ -84,7 +83,7 @@ class Normaliser:
         There may be several spaces between two words, and newlines with no word between them.
         """
         if self.tokens == "spoken":
-            return speak(text, end_sentences=self.sentences == "split")
+            return self._speak(text)
         text = self._fold(text)
         # After the fold, which can make it of </S>; to fold twice changes nothing.
         if self.tokens == "whitespace" and END_WORD in text:
@@ -96,6 +95,11 @@ class Normaliser:
             cut_words=self.tokens == "words",
             number_word=NUMBER_WORD if self.numbers == "word" else None,
         )
+
+    def _speak(self, text: str) -> str:
+        from bnce.text.spoken import speak  # many patterns, which other text has no use for
+
+        return speak(text, end_sentences=self.sentences == "split")
 
     def _fold(self, text: str) -> str:
         if self.lowercase:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from bnce.errors import UserError, argument
@@ -46,6 +47,23 @@ def read_records(
         yield whole.replace("\r\n", "\n").split("\n")
     if not any_words:
         raise no_words(named(path))
+
+
+def read_passages(
+    path: str, field: str = DEFAULT_FIELD, blank_ends: bool = False, advance: Advance | None = None
+) -> Iterator[Iterable[str]]:
+    """Stream the lines of one source as they stand, blank ones among them, by document.
+
+    A record is a document. A text of lines is one document, or with `blank_ends` blank lines end one and are no part
+    of any.
+    """
+    if holds_records(path):
+        yield from read_records(path, field, advance=advance)
+        return
+    lines = read_lines(path, advance=advance)
+    for is_blank, document in itertools.groupby(lines, key=lambda line: blank_ends and not line.strip()):
+        if not is_blank:
+            yield document
 
 
 def _kind(path: str) -> str:

@@ -1,0 +1,160 @@
+"""Text cut into words and ids, as the training text was: the one way from a user's text to what a model reads.
+
+A `Tokens` holds many sequences, flat. A sequence is mostly a sentence with its `</s>`; carried over, it is several
+sentences, each with its own; and where a search asks for the next word, it is words without `</s>`.
+
+Legend: S sequences, N words of all of them with every `</s>`, T texts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.corpus.vocabulary import Vocabulary
+from bnce.errors import UserError, shown
+from bnce.text.normalise import END_WORD, Normaliser
+from bnce.text.records import DEFAULT_FIELD
+from bnce.text.sources import Advance, batches
+from bnce.text.tokenised import TokenisedSigns
+
+# Characters cut at once, so that neighbours in length are alike and memory is bounded; a short text counts as this many
+# at least.
+BLOCK_CHARACTERS = 2**21
+MIN_CHARACTERS = 64
+
+Ints = NDArray[np.int64]
+Sentences = Literal["one", "split"]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Sequences of words, one after the other, with what was changed on the way."""
+
+    words: list[str]
+    num_words_S: Ints  # with `</s>`
+    ids: Ints | None = None  # of `words`; None where the words have no numbers
+    num_sequences_T: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    num_changed: int = 0  # texts that were brought into the form of the training text
+    num_several: int = 0  # texts that are one sequence here, and several sentences to the normaliser
+
+    @classmethod
+    def of(cls, sequences: Iterable[Sequence[str]], vocabulary: Vocabulary | None, end: bool = True) -> Tokens:
+        """Take sequences that are cut into words, and put `</s>` after each unless `end` is false."""
+        if isinstance(sequences, str):
+            raise one_string(sequences)
+        flat: list[str] = []
+        lengths: list[int] = []
+        for words in sequences:
+            if isinstance(words, str):
+                raise one_string(words)
+            flat += words
+            if end:
+                flat.append(END_WORD)
+            lengths.append(len(words) + end)
+        return cls(flat, np.array(lengths, dtype=np.int64)).encoded(vocabulary)
+
+    def encoded(self, vocabulary: Vocabulary | None) -> Tokens:
+        """Give the same words with the ids of a vocabulary."""
+        return replace(self, ids=None if vocabulary is None else vocabulary.encode(self.words))
+
+    def joined(self) -> Tokens:
+        """Give the same words as one sequence."""
+        return replace(self, num_words_S=np.array([len(self.words)], dtype=np.int64))
+
+    def by_text(self) -> Tokens:
+        """Give the same words with one sequence per text, as documents are scored."""
+        end_T = np.concatenate([[0], np.cumsum(self.num_words_S)])[np.cumsum(self.num_sequences_T)]
+        return replace(self, num_words_S=np.diff(end_T, prepend=0), num_sequences_T=np.ones_like(end_T))
+
+    def first(self, num_sequences: int) -> Tokens:
+        """Give the first sequences."""
+        length_S = self.num_words_S[:num_sequences]
+        end = int(length_S.sum())
+        return Tokens(self.words[:end], length_S, None if self.ids is None else self.ids[:end])
+
+    def __len__(self) -> int:
+        return len(self.num_words_S)
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """Give the words of one sequence after the other."""
+        ends = np.cumsum(self.num_words_S).tolist()
+        return (self.words[begin:end] for begin, end in itertools.pairwise([0, *ends]))
+
+    @property
+    def sequences(self) -> list[Ints]:
+        """The ids of one sequence after the other."""
+        assert self.ids is not None  # networks have a vocabulary
+        ends = np.cumsum(self.num_words_S).tolist()
+        return [self.ids[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+
+
+def one_string(text: str) -> UserError:
+    """Say that a text is no list of words."""
+    return UserError(f"The words are one string, {shown(text)}: give a list of words, such as model.words('a text').")
+
+
+def _is_changed(text: str, words: list[str]) -> bool:
+    """Say whether words are not those between the blanks of a text; mostly the text tells at once."""
+    return " ".join(words) != text and words != text.split()
+
+
+class Cutter:
+    """Cuts texts into words by one rule; `signs` notices text that was tokenised before."""
+
+    def __init__(self, normaliser: Normaliser, vocabulary: Vocabulary | None) -> None:
+        self.normaliser, self.vocabulary = normaliser, vocabulary
+        self.signs = TokenisedSigns(normaliser)
+
+    def cut(self, texts: Sequence[str], sentences: Sentences = "one", keep_empty: bool = False) -> Tokens:
+        """Cut texts: each is "one" sentence, or is "split" into sentences as the training text was.
+
+        A text that is split and has no words has no sentence, or with `keep_empty` an empty one.
+        """
+        flat: list[str] = []
+        lengths: list[int] = []
+        num_sequences: list[int] = []
+        num_changed = num_several = 0
+        normaliser, look = self.normaliser, self.signs.look
+        for text in texts:
+            look(text)
+            if sentences == "one":
+                found = normaliser(text.replace("\n", " ") if "\n" in text else text)
+                num_several += len(found) > 1
+                words = found[0] if len(found) == 1 else list(itertools.chain.from_iterable(found))
+                num_changed += _is_changed(text, words)
+                flat += words
+                flat.append(END_WORD)
+                lengths.append(len(words) + 1)
+                num_sequences.append(1)
+                continue
+            found = [words for line in text.split("\n") for words in normaliser(line)]
+            num_changed += _is_changed(text, list(itertools.chain.from_iterable(found)))
+            for words in found or ([[]] if keep_empty else []):
+                flat += words
+                flat.append(END_WORD)
+                lengths.append(len(words) + 1)
+            num_sequences.append(len(found) or int(keep_empty))
+        tokens = Tokens(flat, np.array(lengths, dtype=np.int64), None, np.array(num_sequences, dtype=np.int64))
+        return replace(tokens.encoded(self.vocabulary), num_changed=num_changed, num_several=num_several)
+
+    def cut_in_blocks(
+        self, texts: Iterable[str], sentences: Sentences = "one", keep_empty: bool = False
+    ) -> Iterator[Tokens]:
+        """Cut a stream of texts, many at once and in bounded memory."""
+        for block in batches(texts, lambda text: max(len(text), MIN_CHARACTERS), BLOCK_CHARACTERS):
+            yield self.cut(block, sentences, keep_empty)
+
+    def cut_file(
+        self, path: str, sentences: Sentences = "split", field: str = DEFAULT_FIELD, advance: Advance | None = None
+    ) -> Iterator[Tokens]:
+        """Cut the lines of a file of any kind, those of records among them; blank lines are left out."""
+        from bnce.text.intake import read_text
+
+        lines = itertools.chain.from_iterable(read_text(path, field, advance=advance))
+        return self.cut_in_blocks(lines, sentences)

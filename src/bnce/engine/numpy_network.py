@@ -1,0 +1,188 @@
+"""A run's network in NumPy, on a CPU and without PyTorch: straight from its model.safetensors, however rows are packed.
+
+The tables are mapped into memory, and the rows that are asked for are read. What needs the whole output table (the
+softmax, the likeliest words) goes over it a block of rows at a time.
+
+Legend: T time steps, B rows, L words read, N positions, K words, V vocabulary, D hidden, W different words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.engine.network import Bools, Floats, Ints, Network
+from bnce.engine.numpy_bodies import BODIES, Recurrent
+from bnce.engine.sampling import highest
+from bnce.registry import Loss, ModelConfig
+
+# The block of scores while normalising, for any V: 2^20 numbers fit into a CPU's cache.
+BLOCK_POSITIONS, BLOCK_WORDS = 512, 2048
+SCALE_SUFFIX = ".scale"
+# NumPy has no bf16, which is the upper half of a float32.
+TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2", "I8": "|i1"}
+
+State = tuple[Floats, ...]
+
+
+def can_compute(model: ModelConfig, loss: Loss) -> bool:
+    """Say whether NumPy can compute a run: bodies from outside and exactly normalised layers are PyTorch's alone."""
+    return model.name in BODIES and not loss.structure
+
+
+class NumpyNetwork(Network):
+    """Computes a run by its settings and its weights; a calibrated one has a constant whatever its loss."""
+
+    is_exact = False
+    device = "cpu"
+    max_positions = 2**12
+
+    def __init__(self, path: Path, model: ModelConfig, loss: Loss, is_calibrated: bool = False) -> None:
+        tables = _map_tensors(path)
+        self._embedding, self._output = tables["embedding"], tables["output.weight"]
+        self._bias_V = tables["output.bias"].rows(slice(None))
+        self.vocab_size, self.hidden_size = self._output.shape
+        weights = {
+            name.removeprefix("body."): table.rows(slice(None))
+            for name, table in tables.items()
+            if name.startswith("body.")
+        }
+        self._body = BODIES[model.name](model.settled(), weights)
+        self.num_context, self.num_words_seen = self._body.num_context, self._body.num_words_seen
+        self.log_z, self.loss_name = float(tables["output.log_z"].rows(...)), loss.name
+        self.normalises = loss.normalises or is_calibrated
+        self.prefers_tree = self._body.branches
+        self.max_rows = self.rows_at_once(128)
+
+    def initial_state(self, num_rows: int) -> State:
+        """Make the state that a text starts from."""
+        return self._body.initial_state(num_rows)
+
+    def forward(self, ids_LB: Ints, state: State, reset_LB: Bools | None = None) -> tuple[Floats, State]:
+        """Read words."""
+        with np.errstate(over="ignore"):  # exp of much is infinite, and its reciprocal 0
+            return self._body.forward(ids_LB, self._embedding.rows, state)
+
+    def enter(self, word_W: Ints) -> Floats:
+        """Compute of words what does not depend on states."""
+        assert isinstance(self._body, Recurrent)
+        return self._body.enter(self._embedding.rows(word_W))
+
+    def branch(self, entered: Floats, word_B: Ints, state: State, parent_B: Ints) -> tuple[Floats, State]:
+        """Run one step into pairs of words and states."""
+        assert isinstance(self._body, Recurrent)
+        with np.errstate(over="ignore"):
+            return self._body.branch(entered, word_B, state, parent_B)
+
+    def scores(self, hidden_ND: Floats, words_NK: Ints) -> Floats:
+        """Compute the raw scores of K words for each position."""
+        row_NKD = self._output.rows(words_NK)
+        score_NK: Floats = np.einsum("nkd,nd->nk", row_NKD, hidden_ND)
+        score_NK += self._bias_V[words_NK]
+        return score_NK
+
+    def all_scores(self, hidden_ND: Floats) -> Floats:
+        """Compute the raw scores of every word."""
+        score_NV = np.empty((len(hidden_ND), self.vocab_size), dtype=np.float32)
+        for begin, block_NV in self._blocks(hidden_ND):
+            score_NV[:, begin : begin + block_NV.shape[1]] = block_NV
+        return score_NV
+
+    def log_normaliser(self, hidden_ND: Floats) -> Floats:
+        """Compute ln Z(context)."""
+        parts = [np.zeros(0, dtype=np.float32)]
+        for begin in range(0, len(hidden_ND), BLOCK_POSITIONS):
+            own_ND = hidden_ND[begin : begin + BLOCK_POSITIONS]
+            log_z_N = np.full(len(own_ND), -np.inf, dtype=np.float32)
+            for _, block_NV in self._blocks(own_ND):
+                log_z_N = np.logaddexp(log_z_N, _log_sum_exp(block_NV))
+            parts.append(log_z_N)
+        return np.concatenate(parts)
+
+    def entropy(self, hidden_ND: Floats) -> Floats:
+        """Compute the entropy of the next word, in two passes over the table."""
+        log_z_N = self.log_normaliser(hidden_ND)
+        mean_N = np.zeros(len(hidden_ND))
+        for begin in range(0, len(hidden_ND), BLOCK_POSITIONS):
+            own = slice(begin, begin + BLOCK_POSITIONS)
+            for _, block_NV in self._blocks(hidden_ND[own]):
+                block_NV -= log_z_N[own, None]
+                mean_N[own] += (np.exp(block_NV) * block_NV).sum(1, dtype=np.float64)
+        return -mean_N
+
+    def top_words(self, hidden_ND: Floats, k: int, without: int | None = None) -> tuple[Floats, Ints, Floats]:
+        """Find the words with the highest raw scores."""
+        best_NK = np.zeros((len(hidden_ND), 0), dtype=np.float32)
+        word_NK = np.zeros((len(hidden_ND), 0), dtype=np.int64)
+        log_z_N = np.full(len(hidden_ND), -np.inf, dtype=np.float32)
+        for begin, block_NV in self._blocks(hidden_ND):
+            if without is not None and begin <= without < begin + block_NV.shape[1]:
+                log_z_N = np.logaddexp(log_z_N, block_NV[:, without - begin])  # its part in Z
+                block_NV[:, without - begin] = -np.inf
+            place_NK = highest(block_NV, k)
+            both_NK = np.concatenate([best_NK, np.take_along_axis(block_NV, place_NK, 1)], axis=1)
+            both_word_NK = np.concatenate([word_NK, place_NK + begin], axis=1)
+            log_z_N = np.logaddexp(log_z_N, _log_sum_exp(block_NV))
+            order_NK = highest(both_NK, k)
+            best_NK = np.take_along_axis(both_NK, order_NK, 1)
+            word_NK = np.take_along_axis(both_word_NK, order_NK, 1)
+        return best_NK, word_NK, log_z_N
+
+    def _blocks(self, hidden_ND: Floats) -> Iterator[tuple[int, Floats]]:
+        """Score all words, a block of them at a time: the first word of each, and raw scores, written over later."""
+        N, D = hidden_ND.shape
+        size = min(self.vocab_size, max(BLOCK_WORDS, BLOCK_POSITIONS * BLOCK_WORDS // max(N, D, 1)))
+        memory = np.empty(N * size, dtype=np.float32)  # once: new memory costs as much as the numbers in it
+        for begin in range(0, self.vocab_size, size):
+            own = slice(begin, min(begin + size, self.vocab_size))
+            block_NV = memory[: N * (own.stop - begin)].reshape(N, -1)
+            np.matmul(hidden_ND, self._output.rows(own).T, out=block_NV)
+            block_NV += self._bias_V[own]
+            yield begin, block_NV
+
+
+class _Table:
+    """A tensor as it is stored, and the scales of its rows if it has them."""
+
+    def __init__(self, stored: NDArray[Any], is_bf16: bool, scale_V: Floats | None) -> None:
+        self._stored, self._is_bf16, self._scale_V = stored, is_bf16, scale_V
+        self.shape = stored.shape
+
+    def rows(self, place: Any) -> Floats:
+        """Give some rows as float32, by their places or as a slice."""
+        part = self._stored[place]
+        if self._is_bf16:
+            part = (part.astype(np.uint32) << 16).view(np.float32)
+        rows: Floats = np.asarray(part, dtype=np.float32)
+        return rows if self._scale_V is None else rows * self._scale_V[place][..., None]
+
+
+def _map_tensors(path: Path) -> dict[str, _Table]:
+    """Map the tensors of a safetensors file, which is a header and raw bytes."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    whole = np.memmap(path, dtype=np.uint8, mode="r")
+    stored = {}
+    for name, one in header.items():
+        begin, end = (8 + size + offset for offset in one["data_offsets"])
+        stored[name] = np.asarray(whole[begin:end]).view(TYPES[one["dtype"]]).reshape(one["shape"])
+    return {
+        name: _Table(array, header[name]["dtype"] == "BF16", stored.get(name + SCALE_SUFFIX))
+        for name, array in stored.items()
+    }
+
+
+def _log_sum_exp(score_NV: Floats) -> Floats:
+    """Compute ln Σ exp of each row, which is written over."""
+    highest_N = score_NV.max(1)
+    score_NV -= highest_N[:, None]
+    np.exp(score_NV, out=score_NV)
+    log_sum_N: Floats = np.log(score_NV.sum(1)) + highest_N
+    return log_sum_N

@@ -1,1 +1,0 @@
-"""Readers of n-best lists, one file per format; `bnce.rescoring.nbest_formats` lists them."""
