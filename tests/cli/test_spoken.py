@@ -98,7 +98,8 @@ def test_long_changes_are_cut_and_hypotheses_as_they_should_be_told(
 
 def test_surprisal_of_written_words(bnce: Command, spoken_run: Path, tmp_path: Path) -> None:
     (tmp_path / "words.csv").write_text("word\nMr.\nSmith\npaid\n$5\n", encoding="utf-8")
-    assert bnce("surprisal", spoken_run, tmp_path / "words.csv", "--out", tmp_path / "out.csv").status == 0
+    options = ("--mode", "normalised", "--out", tmp_path / "out.csv")
+    assert bnce("surprisal", spoken_run, tmp_path / "words.csv", *options).status == 0
     surprisals = [line.split(",")[1] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
     scored = library.load(spoken_run).score(["mister smith paid five dollars"])[0]
     bits = [-value / 0.693147 for value in scored.log_probs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -141,10 +142,13 @@ def test_filter_that_waits_for_a_shard(trained: Path, place: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not (place / "out" / ".bnce" / "settings.json").exists():
+    writer = None
+    while writer is None:
         assert process.poll() is None
         time.sleep(0.01)
-    time.sleep(1)  # until it waits
+        with contextlib.suppress(OSError):  # there is no reader yet
+            writer = os.open(place / "shard.jsonl", os.O_WRONLY | os.O_NONBLOCK)
     process.terminate()
     _, stderr = process.communicate(timeout=30)
+    os.close(writer)
     assert (process.returncode, stderr) == (143, "bnce: Stopped by a signal (SIGTERM) before the end.\n")

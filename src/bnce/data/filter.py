@@ -12,13 +12,11 @@ are whole: where a command was killed in between, the shard is done again, and t
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce import files
-from bnce.corpus.cutter import Tokens
 from bnce.data.document_scorer import DIGITS, NAMES, DocumentScorer, Scores
 from bnce.data.shards import Block, Output, Shard, find_shards, read_blocks, read_texts, with_scores
 from bnce.errors import UserError
-from bnce.machine.workers import map_in_order
 from bnce.scoring.loading import fingerprint, model_files
 from bnce.text.sources import named, source_bytes
 
@@ -225,12 +221,8 @@ def _filter(job: Job, shard: Shard, settings: dict[str, Any], advance: Callable[
     """Filter one shard; its outputs appear when they are whole, and then its report."""
     stamp, tally, parts, outputs = shard.stamp, Tally(), PARTS[len(job.limits)], dict[int, Output]()
     with contextlib.ExitStack() as stack:
-        # A thread reads and cuts the next blocks while the model computes.
-        reader = stack.enter_context(ThreadPoolExecutor(1, "bnce-reading"))
-        blocks, ahead = itertools.tee(read_blocks(shard, job.field, job.added, advance))
-        cuts = map_in_order(functools.partial(_cut, job), ahead, reader)
-        stack.enter_context(contextlib.closing(cuts))
-        for block, (rows, problems, cut) in zip(blocks, cuts, strict=True):
+        for block in read_blocks(shard, job.field, job.added, advance):
+            rows, texts, problems = read_texts(block, job.field, job.added)
             for sentence in _told(job, shard, block, problems):
                 tally.add(Tally(Counter(num_problems=1), problems=[sentence]))
                 job.notice(sentence)
@@ -238,7 +230,7 @@ def _filter(job: Job, shard: Shard, settings: dict[str, Any], advance: Callable[
                 for number, path in enumerate(job.paths(shard)):
                     if path is not None:
                         outputs[number] = stack.enter_context(_opened(job, shard, path))
-            scores = job.scorer.score(cut)
+            scores = job.scorer.score(job.scorer.cut(texts))
             # A document without words is like those of the highest perplexity.
             known_N = np.nan_to_num(scores.columns[NAMES[0]], nan=math.inf)
             part_N = np.searchsorted(np.array(job.limits), known_N, side="left")
@@ -255,11 +247,6 @@ def _filter(job: Job, shard: Shard, settings: dict[str, Any], advance: Callable[
     files.make_directory(job.report(shard).parent)
     files.write_json(job.report(shard), {**about, **counted}, indent=None)
     return tally
-
-
-def _cut(job: Job, block: Block) -> tuple[list[int], list[str], Tokens]:
-    rows, texts, problems = read_texts(block, job.field, job.added)
-    return rows, problems, job.scorer.cut(texts)
 
 
 @contextlib.contextmanager
