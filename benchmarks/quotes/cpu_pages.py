@@ -59,29 +59,13 @@ def quotes() -> Iterator[Block | Said]:
     yield said(NOTEBOOK, "threads.md) | {} | {} ({} to {}) | {} |", *figures, watched["busy / idle"])
 
 
-def _serving() -> Iterator[Block | Said]:
+def _serving() -> Iterator[Block]:
     text = text_of("serve.md")
     taken = {row["requests"]: row for row in table(text, "requests | requests/s")}
     names = ("requests/s", "latency, median ms", "99th percentile, ms", "median ms of one client alone")
     rows = [[shown, *(taken[name][column].split()[0] for column in names)] for name, shown in REQUESTS.items()]
     head = "| requests | requests/s | median, ms | 99th percentile, ms | one client alone, ms |"
     yield Block(SERVING, "load", "benchmarks/results/serve.md", markdown(head, "lrrrr", rows))
-    ready, after, again = re.findall(r"(\d+) MiB (?:when|after)", text)
-    hostile, largest = re.findall(r"Memory:\s(\d+) MiB", text)
-    most = str(max(int(after), int(again)))
-    yield said(
-        SERVING,
-        "takes {} MiB when it is ready. Its peak was {} MiB with the load above and with 2,000 requests of all "
-        "sizes. The peak was {} MiB while nine clients sent bodies that are expensive to parse. It was {} MiB when",
-        *(ready, most, hostile, largest),
-    )
-    waits = re.findall(r"was\s+answered\s+within ([\d.]+) s\.", text)
-    yield said(
-        SERVING,
-        "delayed `/healthz` by at most {} s. The 200 clients with the largest requests delayed short requests by at "
-        "most {} s.",
-        *waits,
-    )
 
 
 def _others() -> Iterator[Block]:

@@ -20,7 +20,7 @@ from small_corpus import small_model, small_run
 from bnce import UserError, load
 from bnce.export.to_safetensors import export_rows
 from bnce.runs.directory import Run
-from bnce.runs.model_file import count_parameters
+from bnce.runs.model_file import count_parameters, load_model
 
 MODEL_FILE, SPELLING_FILE = "model.safetensors", "spelling.safetensors"
 
@@ -54,7 +54,7 @@ def test_a_model_of_other_sizes_is_refused(tmp_path: Path, run: Path) -> None:
     # As transformers saves it, which says nothing of the files beside it.
     save_file(load_file(run / MODEL_FILE), run / MODEL_FILE, {"format": "pt"})
     with pytest.raises(UserError, match=r"does not fit the run's config.toml and vocab.txt: size mismatch") as caught:
-        load(run)
+        load_model(Run.open(run))
     assert "\n" not in str(caught.value)
 
 
