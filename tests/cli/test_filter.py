@@ -355,7 +355,7 @@ def test_models_of_other_kinds(bnce: Command, trained: Path, texts: Path, shards
         (["{shards}", "--out", "{shards}/scored"], "is inside the source"),
         (["none.jsonl", "--out", "x"], "There is no file '"),
         (["{run}", "--out", "x"], "does not have the name of a shard: give files that end in .jsonl"),
-        (["-", "--out", "x"], "There are no shards to filter"),
+        (["-", "--out", "x"], "does not have the name of a shard"),
         (["{shards}", "--out", "x", "--precision", "bf16", "--device", "cpu"], "The precision is bf16, which is for"),
     ],
 )  # fmt: skip

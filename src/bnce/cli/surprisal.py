@@ -130,14 +130,6 @@ def _report(model: Model, options: Options, totals: dict[str, Any]) -> list[str]
         how = "with the softmax" if totals["mode"] == "normalised" else f"with the constant Z ({MAY_EXCEED})"
         how += "; context: the words before it in the same text"
     lines.append(f"Probabilities are {how}.")
-    if (check := totals.get("check")) is not None:
-        mean = round(check["mean_difference_bits"], 4) + 0.0  # which makes 0 of -0
-        lines.append(
-            f"Check of the first {counted(check['num_positions'], 'token')} (words, marks and </s>): the surprisal "
-            f"with the constant Z differs from the exact one by at most "
-            f"{check['max_difference_bits']:.4f} bits, and by {mean:+.4f} bits on average (constant Z minus "
-            "exact)."
-        )
     if totals["format"] != "text" and options.sentence is None and model.normaliser.sentences == "lines":
         lines.append(
             "This model ends sentences only at line ends, and a table has none: every text was one sentence. Name a "

@@ -137,13 +137,12 @@ def look(job: Job) -> dict[str, Any]:
 def _check_places(job: Job, shards: Sequence[Shard]) -> None:
     """Refuse outputs that would take the place of something else, or would be found as sources."""
     out = os.path.realpath(job.out)
-    hint = "give another output directory."
-    for source in filter(os.path.isdir, job.sources):
-        if os.path.commonpath([os.path.realpath(source), out]) == os.path.realpath(source):
-            raise UserError(f"The output directory '{job.out}' is inside the source '{source}': {hint}")
-    for shard in shards:
-        if os.path.commonpath([out, os.path.realpath(shard.path)]) == out:
-            raise UserError(f"The output directory '{job.out}' contains the source shard '{shard.path}': {hint}")
+    for source in (*filter(os.path.isdir, job.sources), *(shard.path for shard in shards)):
+        place = os.path.realpath(source)
+        if os.path.commonpath([out, place]) in (out, place):
+            raise UserError(
+                f"The output directory '{job.out}' is inside the source '{source}', or this in it: give another one."
+            )
     outputs = (path for shard in shards for path in job.paths(shard).values())
     files.refuse_overwriting(outputs, [shard.path for shard in shards])
 

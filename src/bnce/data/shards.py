@@ -5,6 +5,7 @@ A block keeps its records as they are, byte for byte or column for column, until
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import os
@@ -27,7 +28,6 @@ from bnce.text.unpack import PACKERS, open_packed
 BLOCK_DOCUMENTS, BLOCK_BYTES = 2**12, 2**23
 GROUP_BYTES = 2**25  # of a row group of Parquet, which readers take whole
 NUMBER = "record"  # where scores are alone: the number of a record in its shard, from 1
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Write = Callable[[Any, NDArray[np.int64]], object]  # writes some of the records that a block has
 
@@ -63,8 +63,6 @@ class Block:
 
 def find_shards(names: Sequence[str]) -> list[Shard]:
     """List the shards that paths, directories and patterns name, each once and in their order."""
-    if sources.STANDARD_INPUT in names:
-        raise UserError("There are no shards to filter: give files that end in .jsonl or .parquet, not standard input.")
     paths = list(dict.fromkeys(map(os.path.abspath, sources.expand_sources(names))))
     for path in paths:
         inner = os.path.splitext(path)[0] if file_ending(path) in PACKERS else path
@@ -111,7 +109,7 @@ def _find_text(cell: Any, is_first: bool, field: str, added: Sequence[str]) -> s
         return cell.as_py() or ""
     if len(cell) > MAX_LINE_BYTES:
         raise UserError(f"is longer than {MAX_LINE_BYTES // 2**20} MiB: give one record per line.")
-    line = cell.removeprefix(_BYTE_ORDER_MARK) if is_first else cell
+    line = cell.removeprefix(codecs.BOM_UTF8) if is_first else cell
     if not line or line.isspace():
         return None
     record = json.loads(line.decode())

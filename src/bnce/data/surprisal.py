@@ -28,13 +28,11 @@ from bnce.engine.network import Mode, Query
 from bnce.errors import UserError, argument, counted
 from bnce.scoring.loading import load
 from bnce.scoring.model import Model
-from bnce.scoring.results import WordScores
 from bnce.scoring.run_model import RunModel
 from bnce.text.normalise import Normaliser
 from bnce.text.tokenised import TokenisedSigns
 
 BITS_PER_NAT = 1 / math.log(2)
-NUM_CHECKED = 1000  # words at which the constant Z is compared with the softmax
 MANY_UNKNOWN = 0.2  # of the rows
 MIN_REFUSED = 100  # rows: fewer may be rare words by chance
 LONG_RUN = 50  # rows with the same value, on average: that column may name the text
@@ -149,7 +147,7 @@ def places_in(cut: Cut, cells: Sequence[str]) -> list[int]:
 
 
 def measure(model: Model, layout: Layout, options: Options) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Compute the columns of all rows; and sums over them, and how the constant Z compares with the softmax."""
+    """Compute the columns of all rows; and sums over these, with the mode of their probabilities."""
     mode, row_N, num_rows = model.choose_mode(options.mode), layout.row_N, layout.num_rows
     if options.spell:
         model.refuse_spelling()
@@ -180,18 +178,7 @@ def measure(model: Model, layout: Layout, options: Options) -> tuple[dict[str, N
     totals = {"num_rows": num_rows, "num_texts": len(layout.num_sentences_T), "num_sentences": len(sentences)}
     totals |= {"num_unknown": int(unknown_R.sum()), "num_empty": int(np.isnan(surprisal_R).sum())}
     sums = {"mode": mode, "surprisal": float(np.nansum(surprisal_R)), "end": end}
-    check = {"check": _check(model, text, scores, options.spell)} if mode == "unnormalised" else {}
-    return dict(zip(options.columns, columns, strict=True)), {**totals, **sums, **check}
-
-
-def _check(model: Model, text: Tokens, scores: WordScores, spell: bool) -> dict[str, Any]:
-    """Compare surprisals with the constant Z with the exact ones at the first words."""
-    lengths = np.diff(np.minimum(np.cumsum(text.num_words_S), NUM_CHECKED), prepend=0)
-    first = Tokens(text.words[:NUM_CHECKED], lengths).encoded(model.numbering)
-    exact = model.log_probs(first, mode="normalised", spell=spell)
-    difference = BITS_PER_NAT * (exact.log_prob_N - scores.log_prob_N[:NUM_CHECKED])
-    mean, most = (float(difference.mean()), float(np.abs(difference).max())) if len(difference) else (0.0, 0.0)
-    return {"num_positions": len(difference), "mean_difference_bits": mean, "max_difference_bits": most}
+    return dict(zip(options.columns, columns, strict=True)), {**totals, **sums}
 
 
 def _entropies(model: Model, text: Tokens) -> Floats:

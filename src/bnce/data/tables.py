@@ -100,11 +100,10 @@ class TextTable(Table):
                 taken.append(line)
                 yield line
 
-        plain = ([] if line in ("\n", "\r\n") else _cut_end(line)[0].split(self._separator) for line in take())
-        records = csv.reader(take(), delimiter=self._separator, strict=True) if self._is_quoted else plain
+        quoting: Any = csv.QUOTE_MINIMAL if self._is_quoted else csv.QUOTE_NONE
         number = 0
         try:
-            for fields in records:
+            for fields in csv.reader(take(), delimiter=self._separator, quoting=quoting, strict=True):
                 yield "".join(taken), fields
                 number += bool(fields)
                 taken.clear()
