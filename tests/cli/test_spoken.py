@@ -101,7 +101,7 @@ def test_surprisal_of_written_words(bnce: Command, spoken_run: Path, tmp_path: P
     options = ("--mode", "normalised", "--out", tmp_path / "out.csv")
     assert bnce("surprisal", spoken_run, tmp_path / "words.csv", *options).status == 0
     surprisals = [line.split(",")[1] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
-    scored = library.load(spoken_run).score(["mister smith paid five dollars"])[0]
+    scored = library.load(spoken_run).score(["mister smith paid five dollars"], mode="normalised")[0]
     bits = [-value / 0.693147 for value in scored.log_probs]
     assert [float(value) for value in surprisals] == pytest.approx([*bits[:3], bits[3] + bits[4]], rel=1e-3)
 
