@@ -24,7 +24,8 @@ def test_the_commands_run(tmp_path: Path) -> None:
     pytest.importorskip("kenlm")
     done = run_commands_here(PAGE, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "the surprisal with the constant Z differs from the exact one by at most" in done.stderr
+    assert "Probabilities are with the constant Z" in done.stderr
+    assert "Probabilities are with the softmax" in done.stderr
     words, both, spelt = (read(tmp_path / f"{name}.tsv") for name in ("words", "both", "spelt"))
     assert [{name: row[name] for name in words[0]} for row in both] == words
     columns = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)

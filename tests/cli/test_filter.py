@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import random
 import re
 import shutil
@@ -197,12 +198,10 @@ def test_percentiles_are_those_of_the_documents(
     sample = bnce("filter", trained, shards / "a.jsonl", "--dry-run")
     median = np.percentile(values, 50)
     assert f"50%: {median:.5g}," in sample.stdout
-    again = bnce(*options, tmp_path / "out").stderr
-    assert f"50%: ≈ {np.sort(values)[(len(values) - 1) // 2]:.3g}," in again, "of an earlier command, to three digits"
-    monkeypatch.setattr("bnce.data.filter.MAX_EXACT", 5)
+    monkeypatch.setattr("bnce.data.filter.MAX_EXACT", 20)
     told = bnce("filter", trained, shards / "a.jsonl", "--dry-run", "--json").json
     assert not told["percentiles_are_exact"]
-    assert told["percentiles"]["50"] == pytest.approx(median, rel=0.05)
+    assert told["percentiles"]["50"] == pytest.approx(np.percentile(values[::2], 50), rel=1e-4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "shards"]
 
 
@@ -225,14 +224,14 @@ def test_a_run_goes_on(bnce: Command, trained: Path, shards: Path, tmp_path: Pat
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.*")}
     (out / "b.jsonl.gz").unlink()
     again = bnce("filter", trained, shards, "--out", out, "--json").json
-    for name in ("num_documents", "num_words", "num_unknown", "num_empty", "parts"):
-        assert again[name] == first[name]
-    assert again["perplexity"] == pytest.approx(first["perplexity"])
+    assert (first["num_documents"], first["num_shards_before"]) == (115, 0)
+    assert (again["num_documents"], again["num_shards_before"]) == (20, 3)
     changed = {path.name for path in before if path.stat().st_mtime_ns != before[path]}
     assert {name for name in changed if "b.jsonl" not in name} <= {".bnce"}
     # A shard that was changed is done again.
     write_lines(shards / "a.jsonl", make_records(31, 1))
-    assert bnce("filter", trained, shards, "--out", out, "--json").json["num_documents"] == first["num_documents"] + 1
+    os.utime(shards / "a.jsonl", (0, 10**9))
+    assert bnce("filter", trained, shards, "--out", out, "--json").json["num_documents"] == 31
     outcome = bnce("filter", trained, shards, "--out", out, "--max-perplexity", 9)
     assert outcome.status == 2
     assert "was made with limits [], and this command has [9.0]: give the same settings" in outcome.stderr
@@ -299,9 +298,8 @@ def test_a_shard_of_the_same_name_is_not_overwritten(
     before = tree(out)
     other.parent.mkdir()
     write_lines(other, make_records(5, 9))
-    assert f"was made from '{shards / 'a.jsonl'}', not from '{other}'" in refused(
-        "filter", trained, other, "--out", out
-    )
+    told = refused("filter", trained, other, "--out", out)
+    assert "was made with source_directory /" in told
     assert tree(out) == before
 
 
@@ -357,7 +355,7 @@ def test_models_of_other_kinds(bnce: Command, trained: Path, texts: Path, shards
         (["{shards}", "--out", "{shards}/scored"], "is inside the source"),
         (["none.jsonl", "--out", "x"], "There is no file '"),
         (["{run}", "--out", "x"], "does not have the name of a shard: give files that end in .jsonl"),
-        (["-", "--out", "x"], "There are no shards to filter"),
+        (["-", "--out", "x"], "does not have the name of a shard"),
         (["{shards}", "--out", "x", "--precision", "bf16", "--device", "cpu"], "The precision is bf16, which is for"),
     ],
 )  # fmt: skip

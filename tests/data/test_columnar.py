@@ -81,7 +81,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for options, told in (
         (("--word", "ms"), "row 1 has 1.5 as its word: it must be text"),
         (("--word", "wort"), "has no column 'wort'"),
-        (("--text", "tags"), "row 1 has (['x'],) as its text: name a column of numbers or of text"),
     ):
         assert told in refusal(path, out, *options)
     for name in ("t.parquet", "t.arrow"):

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from kill_itself import killed_in
 
-from bnce import DocumentScorer, files
-from bnce.data.filter import REPORTS, Job, run
-from bnce.data.shards import Output
+from bnce import DocumentScorer
+from bnce.data import filter
+from bnce.data.filter import Job, run
 
 NUM_SHARDS, NUM_DOCUMENTS = 3, 200
 
@@ -57,17 +57,17 @@ def test_kills_leave_no_trace(trained: Path, shards: Path, tmp_path: Path, monke
     thirds = (20.0, 30.0)
     run(make_job(trained, shards, whole, thirds))
     job = make_job(trained, shards, broken, thirds)
-    first, report = broken / "head" / "0.jsonl", broken / REPORTS / "0.jsonl.json"
-    assert killed_at(job, Output, "write", 4)
+    head, tail = broken / "head", broken / "tail"
+    assert killed_at(job, filter, "with_scores", 4)
     assert list(broken.rglob("*.partial")), "in the middle of the first shard"
-    assert killed_at(job, files, "write_text", 1)
-    assert (first.exists(), report.exists()) == (True, False), "before its report"
-    for call in (61, 9):
-        assert killed_at(job, Output, "write", call)
-        assert report.exists()
+    assert killed_at(job, os, "replace", 3)
+    assert (head / "0.jsonl").exists() != (tail / "0.jsonl").exists(), "between its parts"
+    for call in (25, 5):
+        assert killed_at(job, filter, "with_scores", call)
+        assert all((place / "0.jsonl").exists() for place in (head, tail))
         assert list(broken.rglob("*.partial")), "in the middle of the second shard"
     summary = run(job)
-    assert summary["num_documents"] == NUM_DOCUMENTS * NUM_SHARDS
+    assert summary["num_shards_before"] == 1
     assert outputs(broken) == outputs(whole)
     names = [
         json.loads(line)["id"]
@@ -98,5 +98,5 @@ def test_random_kills_leave_no_trace(trained: Path, shards: Path, tmp_path: Path
             num_killed += 1
         else:  # it had come to its end: from the start
             shutil.rmtree(broken)
-    assert run(make_job(trained, shards, broken, limits))["num_documents"] == NUM_DOCUMENTS * NUM_SHARDS
+    run(make_job(trained, shards, broken, limits))
     assert outputs(broken) == outputs(whole)

@@ -62,6 +62,7 @@ def test_the_sum_of_a_text_is_what_score_says(kind: str) -> None:
 
 def test_a_word_with_its_marks_and_without_them() -> None:
     found = measured(MODEL, [Row("a"), Row("England,"), Row("—"), Row("b'c"), Row(""), Row("d.")], entropy=True)
+    assert measured(MODEL, [Row("a\ud800")])["is_unknown"] == [True], "half of a character"
     assert list(found)[2] == "entropy_bits"
     assert np.isnan(found["entropy_bits"]).tolist() == [False] * 4 + [True, False]
     (scored,) = MODEL.score(["a england, —  b'c d."], mode="normalised", carry=True)
@@ -112,7 +113,7 @@ def test_sentences_that_are_known() -> None:
 def test_what_is_refused_names_the_row() -> None:
     with pytest.raises(UserError, match=r"Row 3 belongs to the text '1', whose rows ended at row 1: "):
         measured(MODEL, [Row("a", 1), Row("b", 2), Row("c", 1)])
-    with pytest.raises(UserError, match=r"The table, row 2 has half of a character"):
-        measured(MODEL, [Row("a"), Row("\ud800")])
+    with pytest.raises(UserError, match=r"'.*' is not a run, and only runs tell entropies: leave out entropy"):
+        measured(make_model("n-gram"), ROWS, entropy=True)
     with pytest.raises(UserError, match=r"has no constant Z: use normalised probabilities"):
         measured(make_model(loss="softmax"), ROWS, mode="unnormalised")

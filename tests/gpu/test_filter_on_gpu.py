@@ -26,8 +26,7 @@ def test_a_shard(tmp_path: Path) -> None:
     for device, precision in (("cpu", "float32"), ("cuda", "float32"), ("cuda", "bf16")):
         out = tmp_path / f"{device}-{precision}"
         scorer = DocumentScorer(made.path, precision=precision, device=device)
-        summary = run(Job([str(tmp_path / "shard.jsonl")], out, scorer))
-        assert (summary["precision_check"] is not None) == (precision == "bf16")
+        run(Job([str(tmp_path / "shard.jsonl")], out, scorer))
         lines = (out / "shard.jsonl").read_text().splitlines()
         found.append([json.loads(line)["perplexity"] for line in lines])
     plain, exact, rounded = (np.array(one, dtype=float) for one in found)

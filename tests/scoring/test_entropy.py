@@ -1,17 +1,14 @@
-"""The entropy of the next word against the whole distribution in float64, for every kind of model."""
+"""The entropy of the next word against the whole distribution in float64, for every kind of run."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from run_files import write_mixture
 from small_corpus import END
 
-from bnce import MODELS, Model, UserError, load, surprisal
-from tests.data.models import WORDS, make_model, write_model
+from bnce import MODELS, Model, surprisal
+from tests.data.models import make_model
 
 from .plain import plain_scores
 
@@ -44,24 +41,3 @@ def test_a_layer_that_normalises_itself() -> None:
     model = make_model("lstm", "adaptive-softmax")
     log_prob_V = model.next_log_probs(model.start(), model.vocabulary.words, mode="normalised")
     assert entropies(model)[0] == pytest.approx(-float(np.exp(log_prob_V) @ log_prob_V), abs=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["n-gram", "mixture"])
-def test_word_by_word(kind: str) -> None:
-    model = make_model(kind)
-    found = entropies(model)
-    state = model.advance(model.start(), "a")
-    prob_V = np.exp(model.next_log_probs(state, model.vocabulary.words, mode="normalised"))
-    assert prob_V.sum() == pytest.approx(1, abs=1e-4)
-    assert found[1] == pytest.approx(-float(prob_V @ np.log(prob_V)))
-    if kind == "n-gram":
-        assert found[3] == pytest.approx(found[0])
-    else:
-        assert found[3] != pytest.approx(found[0], abs=1e-3)
-
-
-def test_what_is_refused(tmp_path: Path) -> None:
-    parts = [write_model("lstm", tmp_path), write_model("rnn", tmp_path, words=[*WORDS[:-1], "zebra"])]
-    model = load(write_mixture(tmp_path / "mixture.toml", parts, [0.5, 0.5]))
-    with pytest.raises(UserError, match=rf"'{parts[0]}' and '{parts[1]}' have different vocabularies"):
-        entropies(model)

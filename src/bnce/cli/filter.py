@@ -61,8 +61,8 @@ def filter(
         str,
         option(
             "NAME",
-            "Precision of matrix products on a GPU: float32, tf32 or bf16 (fastest). The effect of tf32 and bf16 on "
-            "perplexities is measured and printed.",
+            "Precision of matrix products on a GPU: float32, tf32 or bf16 (fastest). tf32 and bf16 change perplexities "
+            "a little.",
             autocompletion=complete("float32", "tf32", "bf16"),
         ),
     ] = "float32",
@@ -107,14 +107,14 @@ def filter(
     with progress_bar() as bar:
         task = bar.add_task("filtering", total=None)
 
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total or None)
+        def show(number: int, total: int) -> None:
+            bar.update(task, advance=number, total=total or None)
 
         scorer = DocumentScorer(run, mode=cast("Mode | None", mode), precision=precision, device=device)
         chosen = (field, limits, rest, scores_only, errors == "skip", _share(shard))
         job = Job(sources, out or Path(), scorer, *chosen, show, bar.tell)
         found = look(job) if dry_run else run_job(job)
-    seconds, num_words = time.perf_counter() - begin, found.pop("num_new_words", 0)
+    seconds, num_words = time.perf_counter() - begin, found["num_words"] if not dry_run else 0
     if as_json:
         timing = {"seconds": round(seconds, 3), "words_per_second": round(num_words / seconds)}
         print_json({"run": str(run), "out": None if dry_run else str(out), **found, **timing})
@@ -153,7 +153,9 @@ def _share(text: str) -> tuple[int, int]:
 
 def _report(found: dict[str, Any], how: str | None) -> list[str]:
     """Say what was done and how, so that numbers can be compared."""
-    lines = [
+    before = f" ({found['num_shards_before']:,} done before)" if found.get("num_shards_before") else ""
+    lines = [f"Shards: {found['num_shards']:,}{before}."] if "num_shards" in found else []
+    lines += [
         f"Documents: {found['num_documents']:,}; words: {found['num_words']:,}; unknown words: "
         f"{found['unknown_rate'] or 0:.2%}; documents without words: {found['num_empty']:,}; skipped because they "
         f"cannot be read: {found['num_problems']:,}."
@@ -175,9 +177,4 @@ def _report(found: dict[str, Any], how: str | None) -> list[str]:
         "unnormalised": f"with the constant Z ({MAY_EXCEED})",
     }
     lines[-1] += f" Probabilities are {hows[how]}." if how is not None else ""
-    if (check := found["precision_check"]) is not None:
-        lines.append(
-            f"Precision: perplexities of {counted(check['num_documents'], 'document')} differ from float32 by "
-            f"{check['mean']:.2%} on average and {check['max']:.2%} at most."
-        )
     return lines

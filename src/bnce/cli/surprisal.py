@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -14,7 +14,7 @@ from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, ModeOption
 from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
-    from bnce.data.surprisal import Measured, Options
+    from bnce.data.surprisal import Options
     from bnce.engine.network import Mode
     from bnce.scoring.model import Model
 
@@ -31,8 +31,7 @@ def surprisal(
         Path,
         option(
             "FILE",
-            "Output table, in the format of TABLE. If TABLE is plain text, the file extension sets the "
-            "format. - for standard output.",
+            "Output table, in the format of TABLE; TSV if TABLE is plain text. - for standard output.",
         ),
     ],
     word: Annotated[str, option("COLUMN", "Column with the words, with their punctuation marks.")] = "word",
@@ -74,8 +73,7 @@ def surprisal(
         bool,
         flag(
             "--entropy",
-            "Add a column with the entropy of the prediction of each word. It is computed over all words, which is "
-            "slow for n-gram models and mixtures.",
+            "Add a column with the entropy of the prediction of each word, over all words of the vocabulary. For runs.",
         ),
     ] = False,
     prefix: Annotated[
@@ -93,7 +91,7 @@ def surprisal(
     Examples:
       bnce surprisal runs/relu-lstm words.tsv --text story --out surprisal.tsv
       bnce surprisal runs/relu-lstm eyes.csv --word token --out eyes2.csv
-      bnce surprisal runs/relu-lstm novel.txt --out words.parquet
+      bnce surprisal runs/relu-lstm novel.txt --out words.tsv
       bnce surprisal mixture.toml words.tsv --sentence item --out surprisal.tsv
     """
     from bnce.data.surprisal import Options, add_surprisal
@@ -101,28 +99,23 @@ def surprisal(
     from bnce.scoring.loading import model_files
 
     if goes_to_stdout(out, as_json):
-        if (found := find_format(table)) in COLUMNAR:
-            raise UserError(f"'{table}' is a {found} table, which cannot be printed: give --out FILE.{found}.")
+        if (form := find_format(table)) in COLUMNAR:
+            raise UserError(f"'{table}' is a {form} table, which cannot be printed: give --out FILE.{form}.")
         out = Path("/dev/stdout")
     files.refuse_overwriting([out], [table, *model_files(run)])
     options = Options(word, tuple(text or ()), sentence, glued, cast("Mode | None", mode), spell, entropy, prefix)
     model = open_model(run, device)
-    form, measured = add_surprisal(model, table, out, options, lambda told: stderr.print(f"Warning: {told}"))
+    found = add_surprisal(model, table, out, options, lambda told: stderr.print(f"Warning: {told}"))
     if as_json:
         about = {"run": str(run), "table": table, "out": str(out), **dataclasses.asdict(options)}
-        about |= {"mode": measured.mode, "columns": list(measured.columns), "max_context": model.max_context}
-        check = {} if measured.check is None else {"check": measured.check}
-        print_json({**about, **measured.totals, "format": form, **check})
+        print_json({**about, "max_context": model.max_context, **found})
         return
-    for line in _report(model, options, form, measured):
+    for line in _report(model, options, found):
         stderr.print(line)
 
 
-def _report(model: Model, options: Options, form: str, measured: Measured) -> list[str]:
+def _report(model: Model, options: Options, totals: dict[str, Any]) -> list[str]:
     """Say what was measured and how, so that numbers can be compared."""
-    from bnce.data.surprisal import BITS_PER_NAT
-
-    totals = measured.totals
     num_summed = totals["num_rows"] - totals["num_empty"]
     summed = f"{counted(num_summed, 'row')} that {'has' if num_summed == 1 else 'have'} one"
     lines = [
@@ -134,19 +127,10 @@ def _report(model: Model, options: Options, form: str, measured: Measured) -> li
     if model.kind == "n-gram":
         how = "of an n-gram model, which ignores earlier sentences"
     else:
-        how = "with the softmax" if measured.mode == "normalised" else f"with the constant Z ({MAY_EXCEED})"
+        how = "with the softmax" if totals["mode"] == "normalised" else f"with the constant Z ({MAY_EXCEED})"
         how += "; context: the words before it in the same text"
     lines.append(f"Probabilities are {how}.")
-    if (check := measured.check) is not None:
-        # The check is in nats, and of ln p: a surprisal is its negative.
-        mean = round(-BITS_PER_NAT * check["mean_difference"], 4) + 0.0  # which makes 0 of -0
-        lines.append(
-            f"Check of the first {counted(check['num_positions'], 'token')} (words, marks and </s>): the surprisal "
-            f"with the constant Z differs from the exact one by at most "
-            f"{BITS_PER_NAT * check['max_difference']:.4f} bits, and by {mean:+.4f} bits on average (constant Z minus "
-            "exact)."
-        )
-    if form != "text" and options.sentence is None and model.normaliser.sentences == "lines":
+    if totals["format"] != "text" and options.sentence is None and model.normaliser.sentences == "lines":
         lines.append(
             "This model ends sentences only at line ends, and a table has none: every text was one sentence. Name a "
             "column with --sentence to change that."

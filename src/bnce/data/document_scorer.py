@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.scoring.loading import load
 from bnce.scoring.model import Model
-from bnce.scoring.results import add_up
 from bnce.scoring.run_model import load_run
 from bnce.text.records import whole_characters
 
@@ -35,7 +34,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scores:
-    """What was found of documents."""
+    """What was found of documents; those without words have no tokens and ln p = 0."""
 
     log_prob_N: Floats
     num_unknown_N: Ints
@@ -44,11 +43,15 @@ class Scores:
 
     @functools.cached_property
     def columns(self) -> dict[str, NDArray[Any]]:
-        """What documents get; NaN for those without words."""
+        """What documents get; NaN where there is nothing to tell, as of those without words."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             perplexity_N = np.exp(-self.log_prob_N / self.num_tokens_N)
             unknown_rate_N = self.num_unknown_N / self.num_words_N
         return dict(zip(NAMES, (_rounded(perplexity_N), self.num_words_N, _rounded(unknown_rate_N)), strict=True))
+
+    def lists(self) -> dict[str, list[Any]]:
+        """Give the same columns as lists, with None for NaN."""
+        return {name: [None if one != one else one for one in part.tolist()] for name, part in self.columns.items()}
 
 
 class DocumentScorer:
@@ -80,8 +83,7 @@ class DocumentScorer:
         for text in given:
             if not isinstance(text, str):
                 raise UserError(f"A document is {text!r:.60}: give a string.")
-        columns = self.score(self.cut(given)).columns
-        return {name: [None if one != one else one for one in part.tolist()] for name, part in columns.items()}
+        return self.score(self.cut(given)).lists()
 
     @functools.cached_property
     def model(self) -> Model:
@@ -95,19 +97,17 @@ class DocumentScorer:
         return self.model.cutter()
 
     def cut(self, texts: Iterable[str]) -> Tokens:
-        """Cut documents into words as the training text was cut."""
-        return self._cutter.cut([whole_characters(text).replace("\r\n", "\n") for text in texts], "split")
+        """Cut documents into words as the training text was cut; one without words is an empty sentence."""
+        return self._cutter.cut([whole_characters(text).replace("\r\n", "\n") for text in texts], "split", True)
 
     def score(self, text: Tokens) -> Scores:
         """Score documents that are cut, each from its start to its end."""
-        num_ends_N, num_tokens_N = text.num_sequences_T, add_up(text.num_words_S, text.num_sequences_T)
-        has_words_N = num_tokens_N > 0
+        whole = text.by_text()
+        num_words_N = whole.num_words_S - text.num_sequences_T
         with self._lock:
-            whole = replace(text, num_words_S=num_tokens_N[has_words_N])
             found = self.model.log_probs(whole, mode=self.model.choose_mode(self.mode))
-        log_prob_N, num_unknown_N = np.zeros(len(num_ends_N)), np.zeros(len(num_ends_N), dtype=np.int64)
-        log_prob_N[has_words_N], num_unknown_N[has_words_N] = found.totals, found.num_oov
-        return Scores(log_prob_N, num_unknown_N, num_tokens_N - num_ends_N, num_tokens_N)
+        has_words_N = num_words_N > 0
+        return Scores(found.totals * has_words_N, found.num_oov, num_words_N, whole.num_words_S * has_words_N)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the model where it is."""
@@ -119,4 +119,5 @@ class DocumentScorer:
 
 def _rounded(value_N: Floats) -> Floats:
     """Round to the digits that are written, so that every output has the same numbers."""
-    return np.array([float(f"{value:.{DIGITS}g}") for value in value_N.tolist()], dtype=np.float64)
+    rounded_N = np.array([float(f"{value:.{DIGITS}g}") for value in value_N.tolist()], dtype=np.float64)
+    return np.where(np.isfinite(rounded_N), rounded_N, np.nan)
