@@ -63,6 +63,7 @@ class WordScores:
     num_words_S: Ints
     mode: Mode
     states: list[Any] | None = None
+    log_z_N: NDArray[np.floating[Any]] | None = None  # ln Z(context), where one network was asked for it
 
     def __len__(self) -> int:
         return len(self.num_words_S)
