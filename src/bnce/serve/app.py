@@ -13,12 +13,12 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, ProcessCollector, generate_latest
 from starlette.exceptions import HTTPException
 
-from bnce import files
 from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.scoring.model import Model
@@ -225,4 +225,5 @@ async def _wrong_field(request: Request, error: Any) -> Response:
 
 
 def _json(record: Any, status: int = 200) -> Response:
-    return Response(files.to_json(record), status, media_type="application/json")
+    # What is not finite becomes null.
+    return Response(msgspec.json.encode(record), status, media_type="application/json")
