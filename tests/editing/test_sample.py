@@ -14,7 +14,7 @@ import torch
 from export.exported_runs import make_run
 from small_corpus import END, VOCAB_SIZE, random_ids, small_model
 
-from bnce import Corpus, UserError, calibrate, load
+from bnce import Corpus, UserError, calibrate
 from bnce.editing.calibrate import (
     EVERY,
     KINDS,
@@ -30,6 +30,8 @@ from bnce.editing.calibrate import (
 from bnce.evaluation.evaluate import evaluate, num_read_before
 from bnce.evaluation.windows import WINDOW, in_context, read_windows
 from bnce.machine.processes import World
+from bnce.runs.directory import Run
+from bnce.runs.model_file import load_model
 
 
 def draw(model: Any, *texts: np.ndarray, size: int = 10_000, with_hidden: bool = True) -> Sample:
@@ -150,7 +152,7 @@ def test_a_command_tells_of_positions_that_were_held_out(tmp_path: Path, kind: s
     run = make_run(tmp_path, "lstm").path
     result = calibrate(run, kind=kind, out=tmp_path / "new")
     ids = Corpus.open(tmp_path / "corpus").split("valid")
-    fitted, held_out = draw(load(run).network, ids).split(3)
+    fitted, held_out = draw(load_model(Run.open(run)), ids).split(3)
     fit = KINDS[kind]
     assert result.num_held_out == len(held_out)
     assert result.after == judge(held_out, fit(fitted))
