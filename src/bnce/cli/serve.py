@@ -47,8 +47,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, until Ctrl-C.
 
-    Endpoints: /score, /rescore, /next, /health, /metrics, and a page at /. --json prints the URL when the server is
-    ready.
+    Endpoints: /score, /rescore, /next, /health, /metrics, and a page at /. The URL is printed when the server is ready.
 
     \b
     Examples:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from bnce.cli.console import JsonOption, print_json, stdout
-from bnce.cli.options import option
+from bnce.cli.options import RunArgument, option
 
 NUM_EXAMPLES = 5
 
 
 def vocab(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory. It is not changed.")],
+    run: RunArgument,
     out: Annotated[Path, option("DIR", "Run directory to create.")],
     add: Annotated[str, option("FILE", "Words to add, one per line: WORD, or WORD TAB count.")],
     as_json: JsonOption = False,

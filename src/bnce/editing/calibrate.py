@@ -155,8 +155,6 @@ def calibrate(
     )
     fold(network, final)
     metadata[CALIBRATION] = files.to_json(result.to_dict())
-    if "log_z" in metadata:
-        metadata["log_z"] = repr(float(network.output.log_z))
     metadata.pop("checksum", None)  # that of the old file
     with files.atomic_directory(Path(out)) as partial:
         opened.copy_description(partial)

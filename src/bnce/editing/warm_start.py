@@ -3,7 +3,7 @@
 Words that both have keep their rows. New ones share the probability of `<unk>`, as `bnce vocab` adds them. What the new
 vocabulary does not have goes to `<unk>`, under which the new text reads it.
 
-Legend: V vocabulary, M contexts, B texts side by side, L context words and the next, D hidden.
+Legend: V vocabulary, M contexts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnce.corpus.vocabulary import END, Vocabulary
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.editing.vocabulary import spread_rows
+from bnce.engine.network import Query
+from bnce.engine.packer import score
+from bnce.engine.sampling import Sampling, generate
+from bnce.engine.torch_network import TorchNetwork
 from bnce.errors import UserError, argument
 from bnce.language_model import LanguageModel
 from bnce.registry import LOG_Z, Loss, ModelConfig, find
@@ -25,7 +29,7 @@ from bnce.runs.resuming import find_differences
 from bnce.settings import RunConfig
 from bnce.training.run import Start
 
-NUM_TEXTS, NUM_STEPS = 64, 32  # that a model makes up, to meet contexts of its own
+NUM_TEXTS, NUM_WORDS = 64, 32  # that a model makes up, to meet contexts of its own
 
 
 def inherited_settings(source: RunConfig, model: str, loss: str) -> dict[str, Any]:
@@ -95,21 +99,10 @@ def _keep_constant(source: Run, tensors: dict[str, Tensor], loss: Loss) -> None:
     tensors["output.log_z"] = log_z
 
 
-@torch.no_grad()
-def make_up_contexts(model: LanguageModel) -> Tensor:
+def make_up_contexts(model: LanguageModel) -> np.ndarray:
     """Let the model write texts, and give ln Z of every context on the way (M,)."""
-    generator = torch.Generator().manual_seed(1)
-    input_LB = torch.full((model.num_context + 1, NUM_TEXTS), END)
-    state = model.initial_state(NUM_TEXTS)
-    log_z = []
-    for _ in range(NUM_STEPS):
-        hidden_TBD, state = model(input_LB, state)
-        score_BV = model.output.all_scores(hidden_TBD[-1])
-        log_z_B = torch.logsumexp(score_BV, dim=1)
-        log_z.append(log_z_B)
-        # Where a draw falls in the running sum: a tenth of torch.multinomial's time at V = 800K.
-        sum_BV = score_BV.sub_(log_z_B.unsqueeze(1)).exp_().cumsum(1)
-        draw_B1 = torch.rand(NUM_TEXTS, 1, generator=generator) * sum_BV[:, -1:]
-        word_B1 = torch.searchsorted(sum_BV, draw_B1).clamp_(max=sum_BV.shape[1] - 1)
-        input_LB = torch.cat([input_LB, word_B1.t()])[1:]
-    return torch.cat(log_z)
+    network = TorchNetwork(model)
+    texts = generate(network, [], NUM_TEXTS, NUM_WORDS, Sampling(), seed=1)
+    log_z_M = score(network, [np.array(words) for words in texts], Query(log_z=True)).log_z_N
+    assert log_z_M is not None
+    return log_z_M

@@ -10,7 +10,6 @@ from bnce.runs.checkpoint import MODEL_FORMAT, write_tensors
 from bnce.runs.directory import MODEL_FILE, Run
 from bnce.runs.model_file import RUN_KEY, calibration_of, load_model, read_metadata
 from bnce.runs.packed_rows import SCALE_SUFFIX, pack_rows, unpack_rows
-from bnce.version import __version__
 
 
 def export_rows(run: Run, out: str | Path, row_format: str = "float32") -> dict[str, Any]:
@@ -20,14 +19,7 @@ def export_rows(run: Run, out: str | Path, row_format: str = "float32") -> dict[
     model = load_model(run)
     tensors, tables = model.state_dict(), model.tables()
     packed = pack_rows(tensors, tables, row_format)
-    header = {
-        RUN_KEY: run.digest,
-        **calibration_of(read_metadata(run.path / MODEL_FILE)),
-        "rows": row_format,
-        "model": run.config.model.name,
-        "log_z": repr(float(model.output.log_z)),
-        "bnce": __version__,
-    }
+    header = {RUN_KEY: run.digest, **calibration_of(read_metadata(run.path / MODEL_FILE)), "rows": row_format}
     with files.atomic_directory(out) as partial:
         run.copy_description(partial)
         write_tensors(partial / MODEL_FILE, packed, MODEL_FORMAT, header)

@@ -63,6 +63,7 @@ class WordScores:
     num_words_S: Ints
     mode: Mode
     states: list[Any] | None = None
+    log_z_N: NDArray[np.floating[Any]] | None = None  # ln Z(context), where one network was asked for it
 
     def __len__(self) -> int:
         return len(self.num_words_S)
@@ -163,11 +164,14 @@ class Totals:
     @classmethod
     def of(cls, sentences: Iterable[ScoredSentence]) -> Totals:
         """Sum up some sentences."""
-        totals = cls()
-        for one in sentences:
-            length_S = np.array([len(one.words)])
-            scores = WordScores(one.log_probs, one.oov, one.ngram_lengths, length_S, "normalised")
-            totals.add(Tokens(one.words, length_S), scores.sums())
+        totals, given = cls(), list(sentences)
+        if given:
+            words = list(itertools.chain.from_iterable(one.words for one in given))
+            length_S = np.array([len(one.words) for one in given])
+            columns = zip(*((one.log_probs, one.oov, one.ngram_lengths) for one in given), strict=True)
+            log_prob_N, oov_N, ngram_length_N = map(np.concatenate, columns)
+            scores = WordScores(log_prob_N, oov_N, ngram_length_N, length_S, "normalised")
+            totals.add(Tokens(words, length_S), scores.sums())
         return totals
 
     def add(self, text: Tokens, sums: Sums) -> None:

@@ -106,7 +106,7 @@ class RunModel(Model):
         if spell:
             self.refuse_spelling()
             self._spell(text.words, log_prob_N, oov_N)
-        return WordScores(log_prob_N, oov_N, self._ngram_lengths(text), text.num_words_S, mode, states)
+        return WordScores(log_prob_N, oov_N, self._ngram_lengths(text), text.num_words_S, mode, states, values.log_z_N)
 
     def answer(
         self,

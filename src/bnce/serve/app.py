@@ -9,28 +9,24 @@ import functools
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, ProcessCollector, generate_latest
 from starlette.exceptions import HTTPException
 
-from bnce import files
+from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.scoring.model import Model
-from bnce.scoring.results import LN_10, NextWord, ScoredSentence, SequenceScores, Totals
+from bnce.scoring.results import LN_10, ScoredSentence, SequenceScores, Totals
 from bnce.scoring.weights import NAMES, Weights, count_words
 from bnce.serve.batcher import Batcher, Kind, Question
 from bnce.serve.guard import Guard
-from bnce.serve.messages import (
-    Mode,
-    NextRequest,
-    RescoreRequest,
-    ScoreRequest,
-    Utterance,
-)
+from bnce.serve.messages import NextRequest, RescoreRequest, ScoreRequest, Utterance
 from bnce.version import __version__
 
 PAGE = {
@@ -83,9 +79,11 @@ def make_app(
         if asked.spell:
             model.refuse_spelling()
         sources, cut = _cut(model, asked)
-        modes: list[Mode] = ["unnormalised", "normalised"] if asked.exact and mode == "unnormalised" else [mode]
-        scores = await ask([Question(Kind("sentences", each, asked.spell), [words]) for each in modes for words in cut])
-        return _json(_scored(mode, model.log_z, sources, cut, scores, is_exact=len(modes) > 1))
+        kind = Kind("both modes" if asked.exact and mode == "unnormalised" else "sentences", mode, asked.spell)
+        scores = await ask([Question(kind, [words]) for words in cut])
+        if kind.what == "sentences":
+            return _json(_scored(mode, model.log_z, sources, cut, scores))
+        return _json(_scored_exactly(model.log_z, sources, cut, scores))
 
     @app.post("/rescore")
     async def rescore(asked: RescoreRequest) -> Response:
@@ -101,13 +99,8 @@ def make_app(
         """Find the most likely words after a prompt."""
         mode, words = _choose_mode(model, asked.mode), model.words(asked.prompt)
         (found,) = await ask([Question(Kind("next", mode, num_next=asked.k), [words])])
-        return _json(
-            {
-                "mode": mode,
-                "words": words,
-                "next": [_next(one) for one in found],
-            }
-        )
+        likeliest = [{"word": one.word, "prob": one.prob, "log10_prob": one.log_prob / LN_10} for one in found]
+        return _json({"mode": mode, "words": words, "next": likeliest})
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
@@ -142,6 +135,13 @@ async def _give(page: Response) -> Response:
 def _ask(model: Model, kind: Kind, texts: list[list[str]]) -> Sequence[Any]:
     if kind.what == "next":
         return model.next_words_after(texts, kind.num_next, mode=kind.mode)
+    if kind.what == "both modes":
+        exact = model.score_words(texts, mode="normalised", spell=kind.spell)
+        if model.log_z is None or exact.log_z_N is None:  # a mixture has several constants
+            return list(zip(model.score_words(texts, mode=kind.mode, spell=kind.spell), exact, strict=True))
+        # Both kinds of probability have the same score above them.
+        plain = replace(exact, log_prob_N=exact.log_prob_N + exact.log_z_N - model.log_z)
+        return list(zip(plain, exact, strict=True))
     return list(model.score_words(texts, mode=kind.mode, spell=kind.spell, share=kind.what == "hypotheses"))
 
 
@@ -166,36 +166,34 @@ def _cut(model: Model, asked: ScoreRequest) -> tuple[list[int], list[list[str]]]
 
 
 def _scored(
-    mode: Mode,
+    mode: Mode, log_z: float | None, sources: list[int], cut: list[list[str]], scores: list[SequenceScores]
+) -> dict[str, Any]:
+    """Write up sentences, each with the text that it comes from."""
+    scored = list(map(ScoredSentence.of, cut, scores))
+    sentences = [{"text": number, **each.to_dict()} for number, each in zip(sources, scored, strict=True)]
+    constant = log_z if mode == "unnormalised" else None
+    totals = Totals.of(scored).to_dict()
+    return {"mode": mode, "log_base": 10, "log_z": constant, "sentences": sentences, "totals": totals}
+
+
+def _scored_exactly(
     log_z: float | None,
     sources: list[int],
     cut: list[list[str]],
-    scores: list[SequenceScores],
-    *,
-    is_exact: bool,
+    scores: list[tuple[SequenceScores, SequenceScores]],
 ) -> dict[str, Any]:
-    """Write up sentences; if `is_exact`, their scores with the softmax follow those with the constant."""
-    scored = list(map(ScoredSentence.of, cut, scores[: len(cut)]))
-    exact = list(map(ScoredSentence.of, cut, scores[len(cut) :])) if is_exact else []
-    sentences = [{"text": number, **each.to_dict()} for number, each in zip(sources, scored, strict=True)]
-    constant = log_z if mode == "unnormalised" else None
-    answer: dict[str, Any] = {"mode": mode, "log_base": 10, "log_z": constant, "sentences": sentences}
-    answer["totals"] = Totals.of(scored).to_dict()
-    for sentence, own, truth in zip(sentences, scored, exact, strict=False):
-        record = truth.to_dict()
-        sentence["exact_log10_probs"], sentence["exact_log10_prob"] = record["log10_probs"], record["log10_prob"]
-        # Both kinds of probability have the same score above ln Z(context). A mixture has several constants.
+    """Write up sentences with the constant Z, and beside it what the softmax says."""
+    answer = _scored("unnormalised", log_z, sources, cut, [plain for plain, _ in scores])
+    exact = _scored("normalised", None, sources, cut, [exact for _, exact in scores])
+    values: list[float] = []
+    for sentence, truth, (plain, softmax) in zip(answer["sentences"], exact["sentences"], scores, strict=True):
+        sentence["exact_log10_probs"], sentence["exact_log10_prob"] = truth["log10_probs"], truth["log10_prob"]
         if log_z is not None:
-            sentence["log_z"] = (log_z + (own.log_probs - truth.log_probs)).tolist()
-    if is_exact:
-        values = [value for sentence in sentences for value in sentence.get("log_z", ())]
-        answer["exact_totals"] = Totals.of(exact).to_dict()
-        answer["log_z_mean"] = sum(values) / len(values) if values else None
+            sentence["log_z"] = (log_z + (plain.log_probs - softmax.log_probs)).tolist()
+            values += sentence["log_z"]
+    answer["exact_totals"] = exact["totals"]
+    answer["log_z_mean"] = sum(values) / len(values) if values else None
     return answer
-
-
-def _next(found: NextWord) -> dict[str, Any]:
-    return {"word": found.word, "prob": found.prob, "log10_prob": found.log_prob / LN_10}
 
 
 def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[SequenceScores]) -> dict[str, Any]:
@@ -227,4 +225,5 @@ async def _wrong_field(request: Request, error: Any) -> Response:
 
 
 def _json(record: Any, status: int = 200) -> Response:
-    return Response(files.to_json(record), status, media_type="application/json")
+    # What is not finite becomes null.
+    return Response(msgspec.json.encode(record), status, media_type="application/json")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from starlette.exceptions import HTTPException
 
-from bnce.serve.messages import Mode
+from bnce.engine.network import Mode
 
 # Costs are in words. One that needs the softmax passes over the vocabulary, and others must not wait for thousands.
 EXACT_COST = 16
@@ -29,7 +29,7 @@ WAIT_SECONDS = 0.003  # in which others can join a request
 class Kind(NamedTuple):
     """What is asked; questions of one kind go through the model together."""
 
-    what: str  # "sentences"; "hypotheses", which share prefixes; "next" words
+    what: str  # "sentences"; those in "both modes"; "hypotheses", which share prefixes; "next" words
     mode: Mode
     spell: bool = False
     num_next: int = 0
@@ -47,7 +47,8 @@ class Question(NamedTuple):
         num_words = sum(map(len, self.texts)) + len(self.texts)
         if self.kind.what == "next":  # after the last word alone, but always
             return num_words + EXACT_COST
-        return num_words * (EXACT_COST if self.kind.mode == "normalised" else 1)
+        needs_softmax = self.kind.mode == "normalised" or self.kind.what == "both modes"
+        return num_words * (EXACT_COST if needs_softmax else 1)
 
 
 Answer = Callable[[Kind, list[list[str]]], Sequence[Any]]

@@ -20,6 +20,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bnce.errors import argument
+
 MAX_BODY_BYTES = 2**18
 REQUEST_SECONDS = 30.0
 # Of a body that is too large: a client that is still sending would not see the answer.
@@ -112,7 +114,7 @@ class Guard:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if not is_own_name(host, self._names):
-            told = f"'{host[:100]}' is not a name of this server: start it with --allowed-host to allow this name."
+            told = f"'{host[:100]}' is not a name of this server: start it with {argument('allowed_host')} to allow it."
             raise HTTPException(421, told)
         given = headers.get(b"authorization", b"")
         scope["trusted"] = self._authorization is None or hmac.compare_digest(given, self._authorization)

@@ -5,15 +5,15 @@ Probabilities of words are log10. Scores of hypotheses, and ln Z, are natural lo
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
+
+from bnce.engine.network import Mode
 
 # Items of a list: a longer one is refused while it is read, so that nothing is built for each item.
 MAX_ITEMS = 2000
 MAX_NEXT = 100
-
-Mode = Literal["unnormalised", "normalised"]
 
 
 def _refuse_what_is_no_text(text: str) -> str:
