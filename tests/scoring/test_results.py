@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bnce import files
-from bnce.scoring.results import LN_10, ScoredSentence, Totals, get_layout
+from bnce.scoring.layouts import get_layout
+from bnce.scoring.results import LN_10, ScoredSentence, Totals
 
 
 def sentence(values: list[float], oov: list[bool]) -> ScoredSentence:

@@ -38,13 +38,13 @@ class Tokens:
 
     words: list[str]
     num_words_S: Ints  # with `</s>`
-    ids: Ints | None = None  # of `words`; None where the words have no numbers
+    ids: Ints | None = None  # of `words`, once somebody has encoded them
     num_sequences_T: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     num_changed: int = 0  # texts that were brought into the form of the training text
     num_several: int = 0  # texts that are one sequence here, and several sentences to the normaliser
 
     @classmethod
-    def of(cls, sequences: Iterable[Sequence[str]], vocabulary: Vocabulary | None, end: bool = True) -> Tokens:
+    def of(cls, sequences: Iterable[Sequence[str]], end: bool = True) -> Tokens:
         """Take sequences that are cut into words, and put `</s>` after each unless `end` is false."""
         if isinstance(sequences, str):
             raise one_string(sequences)
@@ -57,11 +57,11 @@ class Tokens:
             if end:
                 flat.append(END_WORD)
             lengths.append(len(words) + end)
-        return cls(flat, np.array(lengths, dtype=np.int64)).encoded(vocabulary)
+        return cls(flat, np.array(lengths, dtype=np.int64))
 
-    def encoded(self, vocabulary: Vocabulary | None) -> Tokens:
+    def encoded(self, vocabulary: Vocabulary) -> Tokens:
         """Give the same words with the ids of a vocabulary."""
-        return replace(self, ids=None if vocabulary is None else vocabulary.encode(self.words))
+        return replace(self, ids=vocabulary.encode(self.words))
 
     def joined(self) -> Tokens:
         """Give the same words as one sequence."""
@@ -107,8 +107,8 @@ def _is_changed(text: str, words: list[str]) -> bool:
 class Cutter:
     """Cuts texts into words by one rule; `signs` notices text that was tokenised before."""
 
-    def __init__(self, normaliser: Normaliser, vocabulary: Vocabulary | None) -> None:
-        self.normaliser, self.vocabulary = normaliser, vocabulary
+    def __init__(self, normaliser: Normaliser) -> None:
+        self.normaliser = normaliser
         self.signs = TokenisedSigns(normaliser)
 
     def cut(self, texts: Sequence[str], sentences: Sentences = "one", keep_empty: bool = False) -> Tokens:
@@ -141,7 +141,7 @@ class Cutter:
                 lengths.append(len(words) + 1)
             num_sequences.append(len(found) or int(keep_empty))
         tokens = Tokens(flat, np.array(lengths, dtype=np.int64), None, np.array(num_sequences, dtype=np.int64))
-        return replace(tokens.encoded(self.vocabulary), num_changed=num_changed, num_several=num_several)
+        return replace(tokens, num_changed=num_changed, num_several=num_several)
 
     def cut_in_blocks(
         self, texts: Iterable[str], sentences: Sentences = "one", keep_empty: bool = False

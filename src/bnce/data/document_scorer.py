@@ -92,7 +92,7 @@ class DocumentScorer:
 
     @functools.cached_property
     def _cutter(self) -> Cutter:
-        return self.model.cutter()
+        return Cutter(self.model.normaliser)
 
     def cut(self, texts: Iterable[str]) -> Tokens:
         """Cut documents into words as the training text was cut."""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from bnce import files
 from bnce.corpus.cutter import Tokens
+from bnce.corpus.vocabulary import UNK
 from bnce.data.tables import (
     TEXT,
     TEXT_COLUMNS,
@@ -189,10 +190,8 @@ class Layout:
 def measure(model: Model, layout: Layout, options: Options) -> Measured:
     """Compute the columns of all rows."""
     mode, row_N, num_rows = model.choose_mode(options.mode), layout.row_N, layout.num_rows
-    if options.spell:
-        model.refuse_spelling()
     # A text is one sequence: its sentences have those before them as context.
-    sentences = Tokens.of(itertools.chain.from_iterable(layout.texts), model.numbering)
+    sentences = Tokens.of(itertools.chain.from_iterable(layout.texts))
     text = replace(sentences, num_words_S=add_up(sentences.num_words_S, np.array([*map(len, layout.texts)], dtype=int)))
     scores = model.log_probs(text, mode=mode, spell=options.spell)
     is_end_M = np.zeros(len(text.words), dtype=bool)
@@ -222,8 +221,7 @@ def _check(model: Model, text: Tokens, scores: WordScores, spell: bool) -> dict[
     if scores.mode == "normalised":
         return None
     lengths = np.diff(np.minimum(np.cumsum(text.num_words_S), NUM_CHECKED), prepend=0)
-    ids = None if text.ids is None else text.ids[:NUM_CHECKED]
-    exact = model.log_probs(Tokens(text.words[:NUM_CHECKED], lengths, ids), mode="normalised", spell=spell)
+    exact = model.log_probs(Tokens(text.words[:NUM_CHECKED], lengths), mode="normalised", spell=spell)
     difference = scores.log_prob_N[:NUM_CHECKED] - exact.log_prob_N
     mean, most = (float(difference.mean()), float(np.abs(difference).max())) if len(difference) else (0.0, 0.0)
     return {"num_positions": len(difference), "mean_difference": mean, "max_difference": most}
@@ -239,7 +237,7 @@ def _entropies(model: Model, text: Tokens) -> Floats:
             f"sum to 1: leave out {argument('entropy')}, or mix models with the same vocabulary."
         )
     if isinstance(model, RunModel):
-        values, _ = model.answer(text, Query(entropy=True))
+        values, _ = model.answer(text.encoded(model.vocabulary), Query(entropy=True))
         assert values.entropy_N is not None
         return values.entropy_N.astype(np.float64)
     found: list[float] = []
@@ -398,11 +396,14 @@ def places_in(normaliser: Normaliser, cells: Sequence[str]) -> list[int]:
 
 def _describe(model: Model, words: Sequence[str]) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Floats]:
     """Say of every word whether the model knows it, whether it is a word and no mark, and log10 of its frequency."""
-    about = {
-        word: (model.is_known(word), any(map(str.isalnum, word)), model.log10_frequency(word)) for word in set(words)
-    }
-    known, is_word, log10_frequency = zip(*(about[word] for word in words), strict=True) if words else ((), (), ())
-    return np.array(known, dtype=bool), np.array(is_word, dtype=bool), np.array(log10_frequency, dtype=np.float64)
+    about = {word: (model.is_known(word), any(map(str.isalnum, word))) for word in set(words)}
+    known, is_word = zip(*(about[word] for word in words), strict=True) if words else ((), ())
+    log10_N, count_V = np.full(len(words), np.nan), model.target_counts
+    if count_V is not None:
+        word_N = model.vocabulary.encode(words)
+        was_seen_N = (word_N != UNK) & (count_V[word_N] > 0)
+        log10_N[was_seen_N] = np.log10(count_V[word_N[was_seen_N]] / count_V.sum())
+    return np.array(known, dtype=bool), np.array(is_word, dtype=bool), log10_N
 
 
 def _sum_up(value_N: Floats, row_N: NDArray[np.int64], num_rows: int) -> Floats:

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from bnce import files
 from bnce.errors import UserError
 from bnce.scoring.model import Model
-from bnce.scoring.results import LN_10, NextWord, ScoredSentence, SequenceScores, Totals
+from bnce.scoring.results import LN_10, NextWord, ScoredSentence, Totals
 from bnce.scoring.weights import NAMES, Weights, count_words
 from bnce.serve.batcher import Batcher, Kind, Question
 from bnce.serve.guard import Guard
@@ -85,7 +85,7 @@ def make_app(
         sources, cut = _cut(model, asked)
         modes: list[Mode] = ["unnormalised", "normalised"] if asked.exact and mode == "unnormalised" else [mode]
         scores = await ask([Question(Kind("sentences", each, asked.spell), [words]) for each in modes for words in cut])
-        return _json(_scored(mode, model.log_z, sources, cut, scores, is_exact=len(modes) > 1))
+        return _json(_scored(mode, model.log_z, sources, scores, is_exact=len(modes) > 1))
 
     @app.post("/rescore")
     async def rescore(asked: RescoreRequest) -> Response:
@@ -169,14 +169,12 @@ def _scored(
     mode: Mode,
     log_z: float | None,
     sources: list[int],
-    cut: list[list[str]],
-    scores: list[SequenceScores],
+    scores: list[ScoredSentence],
     *,
     is_exact: bool,
 ) -> dict[str, Any]:
     """Write up sentences; if `is_exact`, their scores with the softmax follow those with the constant."""
-    scored = list(map(ScoredSentence.of, cut, scores[: len(cut)]))
-    exact = list(map(ScoredSentence.of, cut, scores[len(cut) :])) if is_exact else []
+    scored, exact = scores[: len(sources)], scores[len(sources) :]
     sentences = [{"text": number, **each.to_dict()} for number, each in zip(sources, scored, strict=True)]
     constant = log_z if mode == "unnormalised" else None
     answer: dict[str, Any] = {"mode": mode, "log_base": 10, "log_z": constant, "sentences": sentences}
@@ -198,7 +196,7 @@ def _next(found: NextWord) -> dict[str, Any]:
     return {"word": found.word, "prob": found.prob, "log10_prob": found.log_prob / LN_10}
 
 
-def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[SequenceScores]) -> dict[str, Any]:
+def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[ScoredSentence]) -> dict[str, Any]:
     """Write up an utterance with the next of the scores."""
     hypotheses: list[dict[str, Any]] = []
     for place, given in enumerate(utterance.hypotheses, 1):
