@@ -25,7 +25,6 @@ def test_one_sentence_or_several() -> None:
     split = cutter.cut(["A b. B\nzebra", "", "a b"], "split")
     assert list(split) == [["a", "b", ".", "</s>"], ["b", "</s>"], ["zebra", "</s>"], ["a", "b", "</s>"]]
     assert split.num_sequences_T.tolist() == [3, 0, 1]
-    assert list(split.by_text()) == [["a", "b", ".", "</s>", "b", "</s>", "zebra", "</s>"], [], ["a", "b", "</s>"]]
     assert list(cutter.cut([""], "split", keep_empty=True)) == [["</s>"]]
     assert list(split.first(2)) == list(split)[:2]
     assert list(split.joined()) == [split.words]
