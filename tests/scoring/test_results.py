@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from bnce import files
-from bnce.scoring.layouts import get_layout
-from bnce.scoring.results import LN_10, ScoredSentence, Totals
+from bnce.scoring.results import LN_10, ScoredSentence, Totals, get_layout
 
 
 def sentence(values: list[float], oov: list[bool]) -> ScoredSentence:

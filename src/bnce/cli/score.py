@@ -108,8 +108,7 @@ def score(
     """
     from bnce.corpus.cutter import Cutter
     from bnce.corpus.vocabulary import UNK
-    from bnce.scoring.layouts import JSON_LINES, get_layout, kenlm_sums
-    from bnce.scoring.results import Totals, WordScores
+    from bnce.scoring.results import JSON_LINES, Totals, WordScores, get_layout, kenlm_sums
     from bnce.text.records import read_passages
     from bnce.text.sources import check_source, named, source_bytes
 

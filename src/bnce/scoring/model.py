@@ -28,7 +28,6 @@ from bnce.engine.network import Mode
 from bnce.engine.sampling import Sampling, check_texts, highest, sample_words
 from bnce.errors import UserError, argument, shown, unknown_name, whole_number
 from bnce.scoring.results import Floats, NextWord, RescoredHypothesis, ScoredSentence, Sums, WordScores
-from bnce.scoring.weights import Weights, count_words
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 from bnce.text.sources import batches
 
@@ -209,6 +208,8 @@ class Model(ABC):
         total = score_weight · score + lm_weight · ln p − word_penalty · words; a higher score is better. With `after`,
         a state from `start` or `read`, the earlier utterances are the context of ln p.
         """
+        from bnce.scoring.weights import Weights, count_words
+
         if isinstance(hypotheses, str):
             raise UserError("The hypotheses are one string: give a list of them, such as ['one', ('another', -3.5)].")
         pairs = [_with_score(one) for one in hypotheses]
@@ -231,7 +232,7 @@ class Model(ABC):
 
     def _is_state(self, state: State) -> bool:
         """Whether something can be a state of this model."""
-        return not isinstance(state, str | bytes | int | float)
+        return isinstance(state, type(self.start()))
 
     def _check_state(self, state: State) -> None:
         if not self._is_state(state):

@@ -136,9 +136,6 @@ class RunModel(Model):
         """Give the network's state at the start of a text."""
         return self._scorer.start()
 
-    def _is_state(self, state: State) -> bool:
-        return isinstance(state, State)
-
     def advance_all(self, states: Sequence[State], text: Tokens) -> list[State]:
         """Move states on by a sequence each, side by side."""
         return self._scorer.read(states, text.encoded(self.vocabulary).sequences)
