@@ -228,7 +228,7 @@ def write_scores(work: Work, name: str, path: Path) -> None:
         nbest = read_list(work.given.lists, set_name, half, part, work.limit)
         place = place_of(set_name, half, part, UNNORMALISED)
         by_word[place], found[place] = score_by_word(model, nbest)
-        if model.has_modes:
+        if model.kind != "n-gram":
             exact, _ = score_nbest(model, nbest, mode="normalised")
             found[place_of(set_name, half, part, EXACT)] = np.stack([exact.lm_N, exact.num_oov_N])
     write_words(work.directory / "words" / f"{name}.npz", by_word)

@@ -18,7 +18,7 @@ from small_corpus import small_run
 
 from bnce import load
 from bnce.corpus.spelling import ORDER
-from tests.spelling.definition import by_definition, log_prob
+from tests.corpus.spelling_definition import by_definition, log_prob
 
 TEXT = "Ba be bi .\n\nxyzzy ba? Bo!\nfu\n"
 NUM_WORDS, NUM_TOKENS = 4 + 0 + 5 + 1, 4 + 0 + 5 + 1 + 4

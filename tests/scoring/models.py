@@ -59,7 +59,9 @@ class Unigram(Model):
         oov_N = np.array([word not in self.probs for word in text.words], dtype=bool)
         states = [None] * len(text) if keep_states else None
         ones_N = np.ones(len(oov_N), dtype=np.int64)
-        return WordScores(self._log_probs(text.words), oov_N, ones_N, text.num_words_S, "normalised", states)
+        return WordScores(
+            text.encoded(self.vocabulary), self._log_probs(text.words), oov_N, ones_N, "normalised", states
+        )
 
     def advance_all(self, states: Sequence[Any], text: Tokens) -> list[Any]:
         return list(states)

@@ -30,7 +30,7 @@ def test_a_new_kind_of_model_gets_the_calls_from_text() -> None:
     assert (first.text, second.text) == ("a", "b")
     assert first.log_prob == pytest.approx(math.log(0.5 * 0.25))
     assert (ONE.vocab_size, ONE.log_z, ONE.max_context, ONE.device) == (4, None, None, "cpu")
-    assert (ONE.has_modes, ONE.self_normalised, ONE.choose_mode(None)) == (False, True, "normalised")
+    assert (ONE.self_normalised, ONE.choose_mode(None)) == (True, "normalised")
 
 
 def test_a_notebook_shows_what_it_is() -> None:

@@ -13,6 +13,7 @@ import pytest
 from command import Command
 
 from bnce import Normaliser, UserError, load
+from bnce.corpus.cutter import Cutter
 from bnce.ngrams.arpa import stored_normaliser
 
 from .arpa import LINES, write_arpa
@@ -101,7 +102,7 @@ def test_a_model_keeps_its_cutting_rule(bnce: Command, tmp_path: Path, form: str
 
 def test_totals_alone_are_those_of_the_words(tmp_path: Path) -> None:
     ngram = load(write_arpa(tmp_path))
-    text = ngram.cutter().cut([*LINES, *LINES])
+    text = Cutter(ngram.normaliser).cut([*LINES, *LINES])
     sums, words = ngram.sums(text), ngram.log_probs(text).sums()
     np.testing.assert_allclose(sums.log_prob_S, words.log_prob_S, atol=1e-5)
     np.testing.assert_array_equal(sums.num_oov_S, words.num_oov_S)

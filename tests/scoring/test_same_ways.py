@@ -14,7 +14,7 @@ from bnce import Model
 from bnce.engine.torch_network import TorchNetwork
 from bnce.runs.directory import Run
 from bnce.runs.model_file import load_model, open_network
-from bnce.scoring.results import SequenceScores
+from bnce.scoring.results import ScoredSentence
 
 from .models import MODES, WORDS, Mode, mixture, run_model, spelling_model
 
@@ -99,7 +99,7 @@ def test_carried_over(body: str, spell: bool, tmp_path_factory: pytest.TempPathF
         state = model.start()
         for words, expected in zip(texts, whole, strict=True):
             (found,) = model.score_words([words], after=[state], spell=spell)
-            assert isinstance(found, SequenceScores)
+            assert isinstance(found, ScoredSentence)
             np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=TOLERANCE, rtol=TOLERANCE)
             np.testing.assert_array_equal(found.oov, expected.oov)
             np.testing.assert_array_equal(found.ngram_lengths, expected.ngram_lengths)

@@ -86,7 +86,7 @@ def evaluate(
         if as_json:
             print_json(record)
         else:
-            _describe_mixture(record, name)
+            describe(record, name)
         if model.notice is not None:
             stderr.print(model.notice)
         return
@@ -124,63 +124,76 @@ def evaluate(
 
 
 def describe(record: Mapping[str, Any], name: str) -> None:
-    """Print an evaluation with its units and conditions."""
+    """Print an evaluation with its units and conditions; only that of a mixture or an n-gram model has components."""
+    parts = record.get("components", ())
+    unknown = "OOV" if parts else "<unk>"
     rate = record["num_oov"] / max(1, record["num_tokens"] - record["num_sentences"])
     stdout.print(
         f"{name}: {counted(record['num_tokens'], 'token')}, {record['num_sentences']:,} of them </s>, "
-        f"{record['num_oov']:,} <unk> ({100 * rate:.2f}% of words)"
+        f"{record['num_oov']:,} {unknown} ({100 * rate:.2f}% of words)"
     )
-    is_exact = record["ppl_n"] is not None and record["log_z"] == record["log_z_mean"] == record["log_z_std"] == 0
+    has_constant = record["ppl_n"] is not None
+    is_exact = has_constant and record["log_z"] == record["log_z_mean"] == record["log_z_std"] == 0
     normalised = "exactly normalised by the output layer" if is_exact else "with the softmax"
-    if record["ppl_n"] is not None and not is_exact:
-        stdout.print(
-            f"  PPLn {_number(record['ppl_n'], 2)}  with the constant ln Z = {record['log_z']:.3f}; "
-            f"without <unk> {_number(record['ppl_n_no_unk'], 2)}; log10 total {_number(record['log10_prob_n'], 1)}"
-        )
-    stdout.print(
-        f"  {'PPLn = PPLf' if is_exact else 'PPLf'} {_number(record['ppl_f'], 2)}  "
-        f"{normalised}; "
-        f"without <unk> {_number(record['ppl_f_no_unk'], 2)}; log10 total {_number(record['log10_prob_f'], 1)}"
-    )
-    if not is_exact:
-        stdout.print(
-            f"  ln Z(context) {_number(record['log_z_mean'], 3)} ± {_number(record['log_z_std'], 3)} "
-            "(mean ± standard deviation)"
-        )
+    constant = "runs with their constants Z" if parts else f"with the constant ln Z = {_number(record['log_z'], 3)}"
+    if parts:
+        normalised = "runs with the softmax" if len(parts) > 1 else "an n-gram model is normalised by itself"
+    for key, title, how in (("n", "PPLn", constant), ("f", "PPLn = PPLf" if is_exact else "PPLf", normalised)):
+        if key == "f" or (has_constant and not is_exact):
+            stdout.print(
+                f"  {title} {_number(record[f'ppl_{key}'], 2)}  {how}; without {unknown} "
+                f"{_number(record[f'ppl_{key}_no_unk'], 2)}; log10 total {_number(record[f'log10_prob_{key}'], 1)}"
+            )
+    if not is_exact and not parts:
+        stdout.print(f"  {_ln_z(record)} (mean ± standard deviation)")
     if record.get("bits_per_byte") is not None:
         without = ", without the cost of spelling <unk>" if record["num_oov"] else ""
         stdout.print(
             f"  {record['bits_per_byte']:.4f} bits per byte, {normalised}, over {record['num_bytes']:,} bytes of words "
             f"and blanks{without}"
         )
-    stdout.print("  perplexities are per token and count </s> and <unk>")
-    stdout.print(f"  {_describe_context(record['min_context'], record['max_context'])}")
-    if (sentences := record.get("by_sentence")) is not None:
-        stdout.print(f"  {_describe_sentences(sentences, is_exact)}")
-    if record["ppl_n"] is not None and not is_exact:
+    stdout.print(f"  perplexities are per token and count </s> and {'OOV words (as <unk>)' if parts else '<unk>'}")
+    if parts:
+        _describe_mixture(record)
+    else:
+        _describe_contexts(record, is_exact)
+    if has_constant and not is_exact:
         stdout.print(f"  PPLn is {MAY_EXCEED}")
 
 
-def _describe_sentences(record: Mapping[str, Any], is_exact: bool) -> str:
-    """Write the second figures so that they are not taken for the first."""
-    told = [f"PPLf {_number(record['ppl_f'], 2)}"]
-    if is_exact:
-        told[0] = f"PPLn = {told[0]}"
-    elif record["ppl_n"] is not None:
-        told.insert(0, f"PPLn {_number(record['ppl_n'], 2)}")
+def _describe_mixture(record: Mapping[str, Any]) -> None:
+    """Print the components, and say plainly what is normalised."""
+    parts = record["components"] if len(record["components"]) > 1 else ()
+    stdout.print("  every sentence starts without context")
+    for part in parts:
+        stdout.print(f"  {part['weight']:.4f} × {part['path']}: PPLf {_number(part['ppl_f'], 2)}")
+    if record["vocabularies_differ"]:
+        stdout.print(
+            "  The models know different words. A word that one of them does not know gets the probability of its "
+            "<unk>, which is too high: probabilities sum to more than 1."
+        )
+    elif parts:
+        stdout.print("  PPLf: the probabilities of all words sum to 1")
+
+
+def _describe_contexts(record: Mapping[str, Any], is_exact: bool) -> None:
+    """Say what a word is predicted from, and print the second figures so that they are not taken for the first."""
+    least, most = record["min_context"], record["max_context"]
+    start = "" if least == most else " (from all of them at the start of the text)"
+    span = f"{most}" if least == most else f"{least} to {most}"
+    stdout.print(f"  each word is predicted from the {span} words before it, across sentences{start}")
+    if (own := record.get("by_sentence")) is None:
+        return
+    figures = [f"{'PPLn = ' if is_exact else ''}PPLf {_number(own['ppl_f'], 2)}"]
     if not is_exact:
-        told.append(f"ln Z(context) {_number(record['log_z_mean'], 3)} ± {_number(record['log_z_std'], 3)}")
-    return f"sentence by sentence: {', '.join(told)}; every sentence starts without context; the others are in context"
+        constant = [] if own["ppl_n"] is None else [f"PPLn {_number(own['ppl_n'], 2)}"]
+        figures = [*constant, *figures, _ln_z(own)]
+    every = "every sentence starts without context; the others are in context"
+    stdout.print(f"  sentence by sentence: {', '.join(figures)}; {every}")
 
 
-def _describe_context(min_context: int, max_context: int) -> str:
-    """Say what a word is predicted from."""
-    if min_context == max_context:
-        return f"each word is predicted from the {max_context} words before it, across sentences"
-    return (
-        f"each word is predicted from the {min_context} to {max_context} words before it, across sentences "
-        "(from all of them at the start of the text)"
-    )
+def _ln_z(record: Mapping[str, Any]) -> str:
+    return f"ln Z(context) {_number(record['log_z_mean'], 3)} ± {_number(record['log_z_std'], 3)}"
 
 
 def _number(value: float | None, num_digits: int) -> str:
@@ -214,43 +227,12 @@ def _group_table(groups: list[Mapping[str, Any]], heading: str) -> Table:
     return table
 
 
-def _describe_mixture(record: dict[str, Any], name: str) -> None:
-    """Print the figures, and say plainly what is normalised."""
-    rate = record["num_oov"] / max(1, record["num_tokens"] - record["num_sentences"])
-    parts = record["components"]
-    stdout.print(
-        f"{name}: {counted(record['num_tokens'], 'token')}, {record['num_sentences']:,} of them </s>, "
-        f"{record['num_oov']:,} OOV ({100 * rate:.2f}% of words)"
-    )
-    is_mixture = len(parts) > 1
-    how = "runs with the softmax" if is_mixture else "an n-gram model is normalised by itself"
-    stdout.print(f"  PPLf {_number(record['ppl_f'], 2)}  {how}; without OOV {_number(record['ppl_f_no_unk'], 2)}")
-    if record["ppl_n"] is not None:
-        stdout.print(
-            f"  PPLn {_number(record['ppl_n'], 2)}  runs with their constants Z; "
-            f"without OOV {_number(record['ppl_n_no_unk'], 2)}"
-        )
-    for part in parts if is_mixture else []:
-        stdout.print(f"  {part['weight']:.4f} × {part['path']}: PPLf {_number(part['ppl_f'], 2)}")
-    stdout.print(
-        "  perplexities are per token and count </s> and OOV words (as <unk>); every sentence starts without context"
-    )
-    if record["vocabularies_differ"]:
-        stdout.print(
-            "  The models know different words. A word that one of them does not know gets the probability of its "
-            "<unk>, which is too high: probabilities sum to more than 1."
-        )
-    elif is_mixture:
-        stdout.print("  PPLf: the probabilities of all words sum to 1")
-    if record["ppl_n"] is not None:
-        stdout.print(f"  PPLn is {MAY_EXCEED}")
-
-
 def _read_text(model: Model, path: str) -> Iterator[Tokens]:
     """Cut a text into sentences as the training text was."""
+    from bnce.corpus.cutter import Cutter
     from bnce.text.sources import named
 
-    cutter = model.cutter()
+    cutter = Cutter(model.normaliser)
     yield from cutter.cut_file(path)
     warn_of_tokenised(cutter.signs, named(path))
 
@@ -280,7 +262,7 @@ def _read_corpus(model: Model, corpus: str | None, split: str) -> Iterator[Token
     for begin in range(0, len(ends), BLOCK_SENTENCES):
         last, own = int(ends[begin - 1]) if begin else 0, ends[begin : begin + BLOCK_SENTENCES]
         words = source.vocabulary.decode(ids[last : own[-1]].tolist())
-        yield Tokens(words, np.diff(own, prepend=last)).encoded(model.numbering)
+        yield Tokens(words, np.diff(own, prepend=last))
 
 
 def _first(texts: Iterable[Tokens], max_words: int) -> Iterator[Tokens]:

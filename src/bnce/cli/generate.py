@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated
 
 from bnce.cli.console import JsonOption, open_model, print_json, stderr, stdout
@@ -46,7 +45,8 @@ def generate(
         words = model.next_words(prompt, num_next, mode="normalised")
         if as_json:
             record = {"run": str(run), "prompt": prompt, "mode": "normalised"}
-            print_json({**record, "next": [dataclasses.asdict(word) for word in words]})
+            found = [{"word": one.word, "prob": one.prob, "log_prob": one.log_prob} for one in words]
+            print_json({**record, "next": found})
         else:
             how = "of an n-gram model" if model.kind == "n-gram" else "with the exact softmax, not with the constant Z"
             stderr.print(f"Probabilities are {how}.")

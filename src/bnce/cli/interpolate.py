@@ -98,7 +98,7 @@ def _read(model: Model, path: str) -> tuple[Tokens, int]:
     from bnce.text.records import read_passages
 
     lines = [model.words(line) for line in itertools.chain.from_iterable(read_passages(path))]
-    return Tokens.of(filter(None, lines), model.numbering), len(lines)
+    return Tokens.of(filter(None, lines)), len(lines)
 
 
 def _table(paths: list[Path], weights: list[float], report: dict[str, Any]) -> Table:

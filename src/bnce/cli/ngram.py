@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +13,6 @@ from bnce import files
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
 from bnce.cli.options import option, split_numbers
 from bnce.errors import UserError
-
-if TYPE_CHECKING:
-    from bnce.ngrams.ngram_text import NgramText
 
 
 def ngram(
@@ -61,8 +57,10 @@ def ngram(
       bnce interpolate runs/relu-lstm trigram.arpa --valid valid.txt \\
           --out mixture.toml
     """
+    from bnce.corpus.vocabulary import END, UNK
     from bnce.ngrams.arpa import write_arpa
     from bnce.ngrams.kneser_ney import estimate, needed_bytes, pruned_counts
+    from bnce.ngrams.ngram_text import read_ngram_text
     from bnce.scoring.loading import model_files
     from bnce.text.sources import expand_sources
 
@@ -88,7 +86,7 @@ def ngram(
         def show(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total or None)
 
-        text = _read(sources, vocab, functools.partial(show, "reading"), check_size)
+        text = read_ngram_text(sources, vocab, functools.partial(show, "reading"), check_size)
         check_size(len(text.ids))
         orders = estimate(text.ids, len(text.vocabulary), pruned, functools.partial(show, "counting"))
         write_arpa(out, text.vocabulary.words, orders, text.normaliser, functools.partial(show, "writing"))
@@ -97,8 +95,8 @@ def ngram(
         "out": str(out),
         "order": len(orders),
         "num_tokens": len(text.ids),
-        "num_sentences": text.num_sentences,
-        "num_oov": text.num_oov,
+        "num_sentences": int((text.ids == END).sum()),
+        "num_oov": int((text.ids == UNK).sum()),
         "vocab_size": len(text.vocabulary),
         "vocabulary_digest": text.vocabulary.digest,
         "normaliser": text.normaliser.to_dict(),
@@ -124,23 +122,6 @@ def ngram(
         f"of {record['num_tokens']:,} tokens, {record['num_oov']:,} of them <unk>; "
         f"vocabulary {record['vocab_size']:,}, {record['seconds']:.1f} s"
     )
-
-
-def _read(
-    sources: list[str], vocab: Path | None, progress: Callable[[int, int], None], check_size: Callable[[int], None]
-) -> NgramText:
-    """Read the text with the words and the normaliser of --vocab."""
-    from bnce.corpus.store import is_corpus
-    from bnce.ngrams.ngram_text import read_corpus, read_files, read_vocabulary
-    from bnce.text.normalise import Normaliser
-
-    vocabulary, normaliser = (None, None) if vocab is None else read_vocabulary(vocab)
-    corpora = [source for source in sources if is_corpus(source)]
-    if not corpora:
-        return read_files(sources, normaliser or Normaliser(), vocabulary, progress, check_size)
-    if len(sources) > 1:
-        raise UserError(f"'{corpora[0]}' is a prepared corpus: give only this corpus, or only text files.")
-    return read_corpus(Path(corpora[0]), vocabulary)
 
 
 def _available_bytes() -> int | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,12 +35,18 @@ if TYPE_CHECKING:
 
 CHECKED, NUM_CHECKED = "checked", 1000  # a mode, and at how many words it compares
 FILE_HELP = "Text, one sentence per line, or records (.jsonl, .parquet); - for standard input."
-_CHECKED = ("mean_difference", "max_difference", "log_z_mean", "log_z_std")
 SPELT = (
     "A word outside the vocabulary has the probability p(<unk>) times that of its spelling, so every word counts. "
     "Bits per byte are of the text as the model reads it: the UTF-8 bytes of all words, a blank between two words, "
     "and a newline after each sentence."
 )
+# What a word is predicted from.
+CONTEXTS = {
+    "line": "the words before it in its line, not from earlier lines (use --carry text for that)",
+    "sentence": "the words before it in its sentence, not from earlier sentences (use --carry text for that)",
+    "text": "all words before it in the text, across sentences",
+    "document": "all words before it in its document, across sentences; a blank line ends a document",
+}
 
 
 def score(
@@ -101,8 +106,9 @@ def score(
       bnce score runs/relu-lstm news.txt --split --carry text --spell
       bnce score mixture.toml news.txt
     """
+    from bnce.corpus.cutter import Cutter
     from bnce.corpus.vocabulary import UNK
-    from bnce.scoring.results import JSON_LINES, Totals, get_layout, scored_sentences
+    from bnce.scoring.results import JSON_LINES, Totals, WordScores, get_layout, kenlm_sums
     from bnce.text.records import read_passages
     from bnce.text.sources import check_source, named, source_bytes
 
@@ -123,34 +129,44 @@ def score(
         raise UserError(
             f"--mode checked is for a run, and '{model.name}' is a file: give a run directory, or leave it out."
         )
-    scoring = _Scoring(model, model.choose_mode("unnormalised" if mode == CHECKED else mode), bool(carry), spell)
-    used, check = scoring.mode, _Check(scoring) if mode == CHECKED else None
-    cutter, totals = model.cutter(), Totals()
+    used = model.choose_mode("unnormalised" if mode == CHECKED else mode)
+    check = _Check(model, bool(carry)) if mode == CHECKED else None
+    cutter, totals = Cutter(model.normaliser), Totals()
     num_lines = num_changed = num_several = num_spelt = num_bytes_read = 0
 
     def advance(num_bytes: int) -> None:
         nonlocal num_bytes_read
         num_bytes_read += num_bytes
 
-    passages: Iterable[Iterable[str]] = read_passages(text, blank_ends=carry == "documents", advance=advance)
-    if carry is None:
-        passages = [itertools.chain.from_iterable(passages)]
-    with _shown_reading(text, source_bytes(text)) as show:
-        for passage in passages:
+    def scored() -> Iterator[WordScores | Sums]:
+        passages: Iterable[Iterable[str]] = read_passages(text, blank_ends=carry == "documents", advance=advance)
+        for passage in passages if carry else [itertools.chain.from_iterable(passages)]:
             blocks = cutter.cut_in_blocks(passage, "split" if split else "one", keep_empty=True)
-            for number, (tokens, scores, sums) in enumerate(scoring.score(blocks, form.sentence is not None)):
-                totals.add(tokens, sums)
-                num_lines += len(tokens.num_sequences_T)
-                num_changed, num_several = num_changed + tokens.num_changed, num_several + tokens.num_several
-                if scores is not None and tokens.ids is not None and spell:
-                    num_spelt += int(((tokens.ids == UNK) & ~scores.oov_N).sum())
-                if check is not None and not number:
-                    check.look(tokens)
-                if not as_json and form.sentence is not None and scores is not None:
-                    sys.stdout.writelines(map(form.sentence, scored_sentences(tokens, scores)))
-                elif not as_json:
-                    sys.stdout.write(form.write_sums(sums))
-                show(num_bytes_read)
+            if check is not None:
+                blocks = check.look_on(blocks)
+            if form.sentence or carry or spell:
+                yield from model.score_blocks(blocks, mode=used, carry=bool(carry), spell=spell)
+            else:  # of an n-gram model sums alone take half the time
+                yield from (model.sums(block, mode=used) for block in blocks)
+
+    num_bytes = source_bytes(text)
+    # No bar among the results.
+    hides = not num_bytes or (sys.stdout.isatty() and sys.stderr.isatty())
+    with contextlib.nullcontext() if hides else shown_progress(f"scoring {text}") as progress:
+        for found in scored():
+            sums = found.sums() if isinstance(found, WordScores) else found
+            tokens = sums.text
+            totals.add(sums)
+            num_lines += len(tokens.num_sequences_T)
+            num_changed, num_several = num_changed + tokens.num_changed, num_several + tokens.num_several
+            if spell and isinstance(found, WordScores):
+                num_spelt += int(((tokens.ids == UNK) & ~found.oov_N).sum())
+            if not as_json and form.sentence is not None and isinstance(found, WordScores):
+                sys.stdout.writelines(map(form.sentence, found))
+            elif not as_json:
+                sys.stdout.write(kenlm_sums(sums))
+            if progress is not None:
+                progress(num_bytes_read, num_bytes)
     warn_of_tokenised(cutter.signs, named(text))
     log_z = None if used == "normalised" else model.log_z
     context = {"text": "text", "documents": "document", None: "sentence" if split else "line"}[carry]
@@ -169,19 +185,18 @@ def score(
         bits = "undefined" if totals.bits_per_byte is None else f"{totals.bits_per_byte:.5g}"
         summary.write(f"Spelt words:\t{num_spelt}\nBits per byte:\t{bits}\nBytes:\t{totals.num_bytes}\n")
     if check is not None:
-        found = check.to_dict()
+        told = check.to_dict()
         summary.write(
-            f"Check:\t{found['num_positions']} words, unnormalised - exact ln p: "
-            f"mean {found['mean_difference']:.4f}, at most {found['max_difference']:.4f}; "
-            f"ln Z(context) {found['log_z_mean']:.4f} ± {found['log_z_std']:.4f} (mean ± standard deviation)\n"
+            f"Check:\t{told['num_positions']} words, unnormalised - exact ln p: "
+            f"mean {told['mean_difference']:.4f}, at most {told['max_difference']:.4f}; "
+            f"ln Z(context) {told['log_z_mean']:.4f} ± {told['log_z_std']:.4f} (mean ± standard deviation)\n"
         )
-    stderr.print(f"log10 probabilities, {_with_what(scoring)}.")
-    stderr.print(_describe_context(context, model.max_context))
+    stderr.print(f"log10 probabilities, {_with_what(model, used, bool(carry))}.")
+    seen = "" if model.max_context is None else f"; from at most {model.max_context} of them"
+    stderr.print(f"Each word is predicted from {CONTEXTS[context]}{seen}.")
     if model.notice is not None:
         stderr.print(model.notice)
-    stderr.print(f"Perplexities are {form.counted_spelt if spell else form.counted}.")
-    if spell:
-        stderr.print(SPELT)
+    stderr.print(SPELT if spell else f"Perplexities are {form.counted}.")
     if num_changed:
         share = 100 * totals.num_oov / max(1, totals.num_words)
         stderr.print(
@@ -195,97 +210,50 @@ def score(
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Scoring:
-    """How the text is scored."""
-
-    model: Model
-    mode: Mode
-    carry: bool
-    spell: bool
-
-    def score(self, blocks: Iterable[Tokens], per_word: bool) -> Iterator[tuple[Tokens, WordScores | None, Sums]]:
-        """Score the blocks of a passage; of an n-gram model sums alone take half the time."""
-        if not (per_word or self.carry or self.spell):
-            yield from ((tokens, None, self.model.sums(tokens, mode=self.mode)) for tokens in blocks)
-            return
-        found = self.model.score_blocks(blocks, mode=self.mode, carry=self.carry, spell=self.spell)
-        yield from ((tokens, scores, scores.sums()) for tokens, scores in found)
-
-
 class _Check:
     """Compares the constant with the softmax at the first words: differences of ln p are unnormalised − exact."""
 
-    def __init__(self, scoring: _Scoring) -> None:
-        self.scoring = scoring
+    def __init__(self, model: Model, carry: bool) -> None:
+        self.model, self.carry = model, carry
         self.differences: list[float] = []
 
-    def look(self, tokens: Tokens) -> None:
-        """Take words of the first block of a passage, if more are wanted."""
-        if len(self.differences) >= NUM_CHECKED:
-            return
-        model, left = self.scoring.model, NUM_CHECKED - len(self.differences)
-        sample = [tokens.first(1 + int((tokens.num_words_S.cumsum() < left).sum()))]
-        (own, exact) = (
-            next(model.score_blocks(sample, mode=model.choose_mode(mode), carry=self.scoring.carry))[1].log_prob_N
-            for mode in MODES
-        )
-        self.differences += (own - exact).tolist()
+    def look_on(self, blocks: Iterable[Tokens]) -> Iterator[Tokens]:
+        """Give the blocks of a passage, and take words of the first one while more are wanted."""
+        for number, tokens in enumerate(blocks):
+            left = NUM_CHECKED - len(self.differences)
+            if not number and left > 0:
+                sample = [tokens.first(1 + int((tokens.num_words_S.cumsum() < left).sum()))]
+                (own,) = self.model.score_blocks(sample, mode="unnormalised", carry=self.carry)
+                (exact,) = self.model.score_blocks(sample, mode="normalised", carry=self.carry)
+                self.differences += (own.log_prob_N - exact.log_prob_N).tolist()
+            yield tokens
 
     def to_dict(self) -> dict[str, Any]:
         """Give how far the constant is from ln Z(context)."""
         import numpy as np
 
-        difference_N, log_z = np.array(self.differences[:NUM_CHECKED]), self.scoring.model.log_z or 0.0
-        if not len(difference_N):
-            return {"num_positions": 0, "log_z": log_z, **dict.fromkeys(_CHECKED, math.nan)}
-        mean = float(difference_N.mean())
-        values = mean, float(np.abs(difference_N).max()), log_z + mean, float(difference_N.std())
-        return {"num_positions": len(difference_N), "log_z": log_z, **dict(zip(_CHECKED, values, strict=True))}
+        # Where there is nothing to compare, all are NaN.
+        difference_N = np.array(self.differences[:NUM_CHECKED] or [math.nan])
+        mean, log_z = float(difference_N.mean()), self.model.log_z or 0.0
+        return {
+            "num_positions": min(len(self.differences), NUM_CHECKED),
+            "log_z": log_z,
+            "mean_difference": mean,
+            "max_difference": float(np.abs(difference_N).max()),
+            "log_z_mean": log_z + mean,
+            "log_z_std": float(difference_N.std()),
+        }
 
 
-def _describe_context(context: str, num_words: int | None) -> str:
-    """Say what a word is predicted from."""
-    seen = {
-        "line": "the words before it in its line, not from earlier lines (use --carry text for that)",
-        "sentence": "the words before it in its sentence, not from earlier sentences (use --carry text for that)",
-        "text": "all words before it in the text, across sentences",
-        "document": "all words before it in its document, across sentences; a blank line ends a document",
-    }[context]
-    return f"Each word is predicted from {seen}{'' if num_words is None else f'; from at most {num_words} of them'}."
-
-
-def _with_what(scoring: _Scoring) -> str:
+def _with_what(model: Model, mode: Mode, carry: bool) -> str:
     """Say what probabilities are of."""
     from bnce.scoring.run_model import RunModel
 
-    model, normalised = scoring.model, scoring.mode == "normalised"
     if model.kind == "n-gram":
         return "of an n-gram model"
-    if isinstance(model, RunModel):
-        if model.network.is_exact:
-            return "exactly normalised by the output layer"
-        return "with the softmax" if normalised else f"with the constant ln Z = {model.log_z:.3f} ({MAY_EXCEED})"
-    from bnce.scoring.interpolation import components_of
-
-    how = "the softmax" if normalised else f"the constant Z ({MAY_EXCEED})"
-    afresh = "; n-gram models in it ignore earlier sentences" if scoring.carry else ""
-    return f"of a mixture of {len(components_of(model))}, runs in it with {how}{afresh}"
-
-
-@contextlib.contextmanager
-def _shown_reading(name: str, num_bytes: int) -> Iterator[Callable[[int], object]]:
-    """Give what shows how much of a file is read, where a bar would not stand among the results."""
-    if not num_bytes or (sys.stdout.isatty() and sys.stderr.isatty()):
-        yield lambda num_bytes_read: None
-        return
-    with shown_progress(f"scoring {name}") as progress:
-        shown = 0
-
-        def show(num_bytes_read: int) -> None:
-            nonlocal shown
-            if num_bytes_read != shown:  # which most sentences of a block do not change
-                shown = num_bytes_read
-                progress(num_bytes_read, num_bytes)
-
-        yield show
+    if isinstance(model, RunModel) and model.network.is_exact:
+        return "exactly normalised by the output layer"
+    constant = "Z" if model.log_z is None else f"ln Z = {model.log_z:.3f}"
+    how = "with the softmax" if mode == "normalised" else f"with the constant {constant} ({MAY_EXCEED})"
+    afresh = "; n-gram models in it ignore earlier sentences" if carry else ""
+    return how if model.kind == "run" else f"of a mixture, runs in it {how}{afresh}"

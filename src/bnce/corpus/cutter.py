@@ -20,7 +20,7 @@ from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, shown
 from bnce.text.normalise import END_WORD, Normaliser
 from bnce.text.records import DEFAULT_FIELD
-from bnce.text.sources import Advance, batches
+from bnce.text.sources import batches
 from bnce.text.tokenised import TokenisedSigns
 
 # Characters cut at once, so that neighbours in length are alike and memory is bounded; a short text counts as this many
@@ -38,13 +38,13 @@ class Tokens:
 
     words: list[str]
     num_words_S: Ints  # with `</s>`
-    ids: Ints | None = None  # of `words`; None where the words have no numbers
+    ids: Ints | None = None  # of `words`, once somebody has encoded them
     num_sequences_T: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     num_changed: int = 0  # texts that were brought into the form of the training text
     num_several: int = 0  # texts that are one sequence here, and several sentences to the normaliser
 
     @classmethod
-    def of(cls, sequences: Iterable[Sequence[str]], vocabulary: Vocabulary | None, end: bool = True) -> Tokens:
+    def of(cls, sequences: Iterable[Sequence[str]], end: bool = True) -> Tokens:
         """Take sequences that are cut into words, and put `</s>` after each unless `end` is false."""
         if isinstance(sequences, str):
             raise one_string(sequences)
@@ -57,20 +57,15 @@ class Tokens:
             if end:
                 flat.append(END_WORD)
             lengths.append(len(words) + end)
-        return cls(flat, np.array(lengths, dtype=np.int64)).encoded(vocabulary)
+        return cls(flat, np.array(lengths, dtype=np.int64))
 
-    def encoded(self, vocabulary: Vocabulary | None) -> Tokens:
+    def encoded(self, vocabulary: Vocabulary) -> Tokens:
         """Give the same words with the ids of a vocabulary."""
-        return replace(self, ids=None if vocabulary is None else vocabulary.encode(self.words))
+        return replace(self, ids=vocabulary.encode(self.words))
 
     def joined(self) -> Tokens:
         """Give the same words as one sequence."""
         return replace(self, num_words_S=np.array([len(self.words)], dtype=np.int64))
-
-    def by_text(self) -> Tokens:
-        """Give the same words with one sequence per text, as documents are scored."""
-        end_T = np.concatenate([[0], np.cumsum(self.num_words_S)])[np.cumsum(self.num_sequences_T)]
-        return replace(self, num_words_S=np.diff(end_T, prepend=0), num_sequences_T=np.ones_like(end_T))
 
     def first(self, num_sequences: int) -> Tokens:
         """Give the first sequences."""
@@ -100,15 +95,15 @@ def one_string(text: str) -> UserError:
 
 
 def _is_changed(text: str, words: list[str]) -> bool:
-    """Say whether words are not those between the blanks of a text; mostly the text tells at once."""
-    return " ".join(words) != text and words != text.split()
+    """Say whether words are not those between the blanks of a text; mostly the first ones tell."""
+    return words[:4] != text.split(None, 4)[:4] or (" ".join(words) != text and words != text.split())
 
 
 class Cutter:
     """Cuts texts into words by one rule; `signs` notices text that was tokenised before."""
 
-    def __init__(self, normaliser: Normaliser, vocabulary: Vocabulary | None) -> None:
-        self.normaliser, self.vocabulary = normaliser, vocabulary
+    def __init__(self, normaliser: Normaliser) -> None:
+        self.normaliser = normaliser
         self.signs = TokenisedSigns(normaliser)
 
     def cut(self, texts: Sequence[str], sentences: Sentences = "one", keep_empty: bool = False) -> Tokens:
@@ -120,28 +115,23 @@ class Cutter:
         lengths: list[int] = []
         num_sequences: list[int] = []
         num_changed = num_several = 0
-        normaliser, look = self.normaliser, self.signs.look
+        is_one = sentences == "one"
         for text in texts:
-            look(text)
-            if sentences == "one":
-                found = normaliser(text.replace("\n", " ") if "\n" in text else text)
-                num_several += len(found) > 1
-                words = found[0] if len(found) == 1 else list(itertools.chain.from_iterable(found))
-                num_changed += _is_changed(text, words)
+            self.signs.look(text)
+            lines = [text.replace("\n", " ")] if is_one else text.split("\n")
+            found = [words for line in lines for words in self.normaliser(line)]
+            every = found[0] if len(found) == 1 else list(itertools.chain.from_iterable(found))
+            num_changed += _is_changed(text, every)
+            num_several += is_one and len(found) > 1
+            if is_one or (keep_empty and not found):
+                found = [every]
+            for words in found:
                 flat += words
                 flat.append(END_WORD)
                 lengths.append(len(words) + 1)
-                num_sequences.append(1)
-                continue
-            found = [words for line in text.split("\n") for words in normaliser(line)]
-            num_changed += _is_changed(text, list(itertools.chain.from_iterable(found)))
-            for words in found or ([[]] if keep_empty else []):
-                flat += words
-                flat.append(END_WORD)
-                lengths.append(len(words) + 1)
-            num_sequences.append(len(found) or int(keep_empty))
-        tokens = Tokens(flat, np.array(lengths, dtype=np.int64), None, np.array(num_sequences, dtype=np.int64))
-        return replace(tokens.encoded(self.vocabulary), num_changed=num_changed, num_several=num_several)
+            num_sequences.append(len(found))
+        counts = np.array(num_sequences, dtype=np.int64), num_changed, num_several
+        return Tokens(flat, np.array(lengths, dtype=np.int64), None, *counts)
 
     def cut_in_blocks(
         self, texts: Iterable[str], sentences: Sentences = "one", keep_empty: bool = False
@@ -150,11 +140,8 @@ class Cutter:
         for block in batches(texts, lambda text: max(len(text), MIN_CHARACTERS), BLOCK_CHARACTERS):
             yield self.cut(block, sentences, keep_empty)
 
-    def cut_file(
-        self, path: str, sentences: Sentences = "split", field: str = DEFAULT_FIELD, advance: Advance | None = None
-    ) -> Iterator[Tokens]:
-        """Cut the lines of a file of any kind, those of records among them; blank lines are left out."""
+    def cut_file(self, path: str) -> Iterator[Tokens]:
+        """Cut the lines of a file of any kind into sentences, those of records among them; blank lines are left out."""
         from bnce.text.intake import read_text
 
-        lines = itertools.chain.from_iterable(read_text(path, field, advance=advance))
-        return self.cut_in_blocks(lines, sentences)
+        return self.cut_in_blocks(itertools.chain.from_iterable(read_text(path, DEFAULT_FIELD)), "split")

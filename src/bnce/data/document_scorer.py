@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.scoring.loading import load
 from bnce.scoring.model import Model
+from bnce.scoring.results import add_up
 from bnce.scoring.run_model import load_run
 from bnce.text.records import whole_characters
 
@@ -94,7 +95,7 @@ class DocumentScorer:
 
     @functools.cached_property
     def _cutter(self) -> Cutter:
-        return self.model.cutter()
+        return Cutter(self.model.normaliser)
 
     def cut(self, texts: Iterable[str]) -> Tokens:
         """Cut documents into words as the training text was cut; one without words is an empty sentence."""
@@ -102,7 +103,7 @@ class DocumentScorer:
 
     def score(self, text: Tokens) -> Scores:
         """Score documents that are cut, each from its start to its end."""
-        whole = text.by_text()
+        whole = replace(text, num_words_S=add_up(text.num_words_S, text.num_sequences_T))
         num_words_N = whole.num_words_S - text.num_sequences_T
         with self._lock:
             found = self.model.log_probs(whole, mode=self.model.choose_mode(self.mode))

@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 
 from bnce import files
 from bnce.corpus.cutter import Tokens
+from bnce.corpus.vocabulary import UNK
 from bnce.data.tables import ArrowTable, Table, as_list, find_format, read_table
 from bnce.engine.network import Mode, Query
 from bnce.errors import UserError, argument, counted
 from bnce.scoring.loading import load
 from bnce.scoring.model import Model
+from bnce.scoring.results import add_up
 from bnce.scoring.run_model import RunModel
 from bnce.text.normalise import Normaliser
 from bnce.text.tokenised import TokenisedSigns
@@ -151,20 +153,17 @@ def measure(model: Model, layout: Layout, options: Options) -> tuple[dict[str, N
     mode, row_N, num_rows = model.choose_mode(options.mode), layout.row_N, layout.num_rows
     if options.spell:
         model.refuse_spelling()
-    sentences = Tokens.of(layout.sentences, model.numbering)
+    sentences = Tokens.of(layout.sentences)
     # A text is one sequence: its sentences have those before them as context.
-    text = replace(sentences, num_sequences_T=np.array(layout.num_sentences_T, dtype=np.int64)).by_text()
+    num_sentences_T = np.array(layout.num_sentences_T, dtype=np.int64)
+    text = replace(sentences, num_words_S=add_up(sentences.num_words_S, num_sentences_T))
     scores = model.log_probs(text, mode=mode, spell=options.spell)
     is_end_M = np.zeros(len(text.words), dtype=bool)
     is_end_M[np.cumsum(sentences.num_words_S) - 1] = True
     surprisal_M = -BITS_PER_NAT * scores.log_prob_N
     surprisal_N, end = surprisal_M[~is_end_M], float(surprisal_M[is_end_M].sum())
     words = list(itertools.chain.from_iterable(layout.sentences))
-    about = {
-        word: (model.is_known(word), any(map(str.isalnum, word)), model.log10_frequency(word)) for word in set(words)
-    }
-    described = np.array([about[word] for word in words], dtype=np.float64).reshape(-1, 3)
-    known_N, is_word_N, log10_N = described[:, 0] > 0, described[:, 1] > 0, described[:, 2]
+    known_N, is_word_N, log10_N = _describe(model, words)
     surprisal_N[~known_N & (scores.oov_N[~is_end_M] | (not options.spell))] = np.nan
     unknown_R, surprisal_R = np.bincount(row_N[~known_N], minlength=num_rows) > 0, _sum_up(surprisal_N, row_N, num_rows)
     columns: list[NDArray[Any]] = [surprisal_R, _sum_up(surprisal_N[is_word_N], row_N[is_word_N], num_rows)]
@@ -185,9 +184,21 @@ def _entropies(model: Model, text: Tokens) -> Floats:
     """Compute the entropy before every word of texts, in bits: exactly, −Σ p log p over the vocabulary."""
     if not isinstance(model, RunModel):
         raise UserError(f"'{model.name}' is not a run, and only runs tell entropies: leave out {argument('entropy')}.")
-    values, _ = model.answer(text, Query(entropy=True))
+    values, _ = model.answer(text.encoded(model.vocabulary), Query(entropy=True))
     assert values.entropy_N is not None
     return BITS_PER_NAT * values.entropy_N.astype(np.float64)
+
+
+def _describe(model: Model, words: Sequence[str]) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Floats]:
+    """Say of every word whether the model knows it, whether it is a word and no mark, and log10 of its frequency."""
+    about = {word: (model.is_known(word), any(map(str.isalnum, word))) for word in set(words)}
+    known, is_word = zip(*(about[word] for word in words), strict=True) if words else ((), ())
+    log10_N, count_V = np.full(len(words), np.nan), model.target_counts
+    if count_V is not None:
+        word_N = model.vocabulary.encode(words)
+        was_seen_N = (word_N != UNK) & (count_V[word_N] > 0)
+        log10_N[was_seen_N] = np.log10(count_V[word_N[was_seen_N]] / count_V.sum())
+    return np.array(known, dtype=bool), np.array(is_word, dtype=bool), log10_N
 
 
 def _sum_up(value_N: Floats, row_N: NDArray[np.int64], num_rows: int) -> Floats:

@@ -106,15 +106,11 @@ def stored_normaliser(path: Path) -> Normaliser | None:
     for file in [path, *(one for one in beside if one != path and one.is_file())]:
         line = next(read_chunks(str(file)), b"").partition(b"\n")[0].decode("utf-8", "replace")
         if line.startswith(NORMALISER_COMMENT):
-            return _parse_normaliser(file, line.removeprefix(NORMALISER_COMMENT))
+            try:
+                return Normaliser.from_dict(parse_object(line.removeprefix(NORMALISER_COMMENT)))
+            except ValueError as error:
+                raise UserError(
+                    f"The first line of '{file}' does not say how its text was cut into words ({error}): make the file "
+                    "again, or remove the line and give text that is already cut into words."
+                ) from error
     return None
-
-
-def _parse_normaliser(path: Path, settings: str) -> Normaliser:
-    try:
-        return Normaliser.from_dict(parse_object(settings))
-    except ValueError as error:
-        raise UserError(
-            f"The first line of '{path}' does not say how its text was cut into words ({error}): make the file again, "
-            "or remove the line and give text that is already cut into words."
-        ) from error

@@ -12,7 +12,6 @@ Legend: K components, N words and sentence ends of a text. Logarithms are natura
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from bnce.errors import UserError
 from bnce.evaluation.breakdown import perplexity
 from bnce.scoring.mixture import MixtureModel, mix
 from bnce.scoring.model import Model
-from bnce.scoring.results import Bools, Floats
+from bnce.scoring.results import LN_10, Bools, Floats, Totals, WordScores
 
 # EM goes on until no weights at all could gain more than this, in nats a word.
 MAX_GAIN = 1e-5
@@ -63,7 +62,7 @@ class TextScores(NamedTuple):
     @classmethod
     def of(cls, components: Sequence[Model], text: Tokens, mode: Mode) -> TextScores:
         """Score a text by each component."""
-        scores_K = [one.log_probs(text.encoded(one.numbering), mode=mode) for one in components]
+        scores_K = [one.log_probs(text, mode=mode) for one in components]
         return cls(np.stack([one.log_prob_N for one in scores_K]), np.stack([one.oov_N for one in scores_K]))
 
     @property
@@ -115,47 +114,42 @@ def evaluate_any(
     """
     parts = components_of(model)
     weight_K = model.weights_K if isinstance(model, MixtureModel) else np.ones(1)
-    # With the softmax, and where there are constants with them: the totals of all words, and of those not OOV.
+    # With the softmax, and where there are constants with them.
     modes: dict[str, Mode] = {"f": "normalised"}
     if model.choose_mode(None) == "unnormalised":
         modes["n"] = "unnormalised"
-    total, total_no_oov = dict.fromkeys(modes, 0.0), dict.fromkeys(modes, 0.0)
-    total_K = np.zeros(len(parts))
-    num_tokens = num_oov = num_sentences = 0
+    totals, total_K = {name: Totals() for name in modes}, np.zeros(len(parts))
     vocabularies_differ = False
     for text in texts:
         for name, mode in modes.items():
             scores = TextScores.of(parts, text, mode)
             log_prob_N, oov_N = mix(scores.log_prob_KN, weight_K), np.logical_and.reduce(scores.oov_KN)
-            total[name] += float(log_prob_N.sum())
-            total_no_oov[name] += float(log_prob_N[~oov_N].sum())
+            totals[name].add(WordScores(text, log_prob_N, oov_N, np.zeros_like(log_prob_N), mode).sums())
             if mode == "normalised":
                 total_K += scores.log_prob_KN.sum(axis=1)
                 vocabularies_differ |= scores.vocabularies_differ
-                num_oov += int(oov_N.sum())
-        num_sentences += len(text)
-        num_tokens += len(text.words)
-        progress(num_tokens)
-    if not num_tokens:
+        progress(totals["f"].num_tokens)
+    every = totals["f"]
+    if not every.num_tokens:
         raise UserError("The text has no sentence to evaluate: give a text with words.")
     # There is no one constant, and no one normaliser.
     figures: dict[str, Any] = dict.fromkeys(
         ("ppl_n", "ppl_n_no_unk", "log10_prob_n", "log_z", "log_z_mean", "log_z_std")
     )
-    for name in modes:
-        figures[f"ppl_{name}"] = perplexity(total[name], num_tokens)
-        figures[f"ppl_{name}_no_unk"] = perplexity(total_no_oov[name], num_tokens - num_oov)
-        figures[f"log10_prob_{name}"] = total[name] / math.log(10)
+    for name, own in totals.items():
+        perplexities = own.perplexities()
+        figures[f"ppl_{name}"], figures[f"ppl_{name}_no_unk"] = perplexities["ppl"], perplexities["ppl_no_oov"]
+        figures[f"log10_prob_{name}"] = own.log_prob / LN_10
     return {
         **figures,
-        "num_tokens": num_tokens,
-        "num_oov": num_oov,
-        "num_sentences": num_sentences,
+        "num_tokens": every.num_tokens,
+        "num_oov": every.num_oov,
+        "num_sentences": every.num_sentences,
         "context": "sentence",
         "by_sentence": {name: figures[name] for name in ("ppl_n", "ppl_f")},  # where a run has them
         "vocabularies_differ": vocabularies_differ,
         "components": [
-            {"path": part.name, "weight": weight, "ppl_f": perplexity(own, num_tokens)}
-            for part, weight, own in zip(parts, weight_K.tolist(), total_K.tolist(), strict=True)
+            {"path": part.name, "weight": weight, "ppl_f": perplexity(total, every.num_tokens)}
+            for part, weight, total in zip(parts, weight_K.tolist(), total_K.tolist(), strict=True)
         ],
     }

@@ -41,9 +41,9 @@ class MixtureModel(Model):
         self.components, self.name = list(components), name
         self.weights_K = np.asarray(weights, dtype=np.float64) / sum(weights)
         self.normaliser = shared_normaliser(components)
-        self._first = next((one for one in components if one.has_modes), components[0])
-        self.has_modes = self._first.has_modes
-        self.device = self._first.device
+        self._first = next((one for one in components if one._has_modes), components[0])
+        self._has_modes, self.device = self._first._has_modes, self._first.device
+        self.target_counts = self._first.target_counts
         contexts = [one.max_context for one in components if one.max_context is not None]
         self.max_context = max(contexts) if len(contexts) == len(components) else None
 
@@ -52,19 +52,9 @@ class MixtureModel(Model):
         """The words of the first run, or where there is none of the first n-gram model."""
         return self._first.vocabulary
 
-    @property
-    def vocab_size(self) -> int | None:
-        """How many words these are."""
-        return self._first.vocab_size
-
-    @property
-    def numbering(self) -> Vocabulary | None:
-        """That of the same model."""
-        return self._first.numbering
-
     def _choose_mode(self, mode: Mode | None) -> Mode:
         """Choose the constants where all runs have one."""
-        found = {one.choose_mode(mode) for one in self.components if one.has_modes}
+        found = {one.choose_mode(mode) for one in self.components if one._has_modes}
         return "unnormalised" if found == {"unnormalised"} else "normalised"
 
     def refuse_spelling(self) -> None:
@@ -76,10 +66,6 @@ class MixtureModel(Model):
         """Whether every component knows a word: of one that does not, the mixture has its `<unk>`."""
         return all(component.is_known(word) for component in self.components)
 
-    def log10_frequency(self, word: str) -> float | None:
-        """Give that of the first run."""
-        return self._first.log10_frequency(word)
-
     def log_probs(
         self,
         text: Tokens,
@@ -90,11 +76,13 @@ class MixtureModel(Model):
         after: Sequence[State] | None = None,
         keep_states: bool = False,
     ) -> WordScores:
-        """Mix what the components say, each of its own ids and after its own states."""
+        """Mix what the components say, each after its own states."""
+        if spell:
+            self.refuse_spelling()
         mode = self.choose_mode(mode)
         scores_K = [
             component.log_probs(
-                text if component is self._first else text.encoded(component.numbering),
+                text,
                 mode=mode,
                 share=share,
                 spell=spell,
@@ -103,16 +91,12 @@ class MixtureModel(Model):
             )
             for place, component in enumerate(self.components)
         ]
-        return self.combine(scores_K, mode)
-
-    def combine(self, scores_K: Sequence[WordScores], mode: Mode) -> WordScores:
-        """Mix what every component says of a text."""
         states_K = [one.states for one in scores_K if one.states is not None]
         return WordScores(
+            scores_K[self.components.index(self._first)].text,  # with the ids of `vocabulary`
             mix(np.stack([one.log_prob_N for one in scores_K]), self.weights_K),
             np.logical_and.reduce([one.oov_N for one in scores_K]),
             np.maximum.reduce([one.ngram_length_N for one in scores_K]),
-            scores_K[0].num_words_S,
             mode,
             list(zip(*states_K, strict=True)) if states_K else None,
         )
@@ -129,7 +113,7 @@ class MixtureModel(Model):
     def advance_all(self, states: Sequence[State], text: Tokens) -> list[State]:
         """Let every component read the words."""
         after_K = [
-            component.advance_all([state[place] for state in states], text.encoded(component.numbering))
+            component.advance_all([state[place] for state in states], text)
             for place, component in enumerate(self.components)
         ]
         return list(zip(*after_K, strict=True))

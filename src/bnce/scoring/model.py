@@ -12,6 +12,7 @@ or the softmax sum ("normalised"). None is the first where a model has a constan
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,21 +22,13 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.cutter import Cutter, Tokens
-from bnce.corpus.vocabulary import END, SPECIALS, Vocabulary
+from bnce.corpus.cutter import Tokens
+from bnce.corpus.vocabulary import END, Vocabulary
 from bnce.engine.network import Mode
 from bnce.engine.sampling import Sampling, check_texts, highest, sample_words
 from bnce.errors import UserError, argument, shown, unknown_name, whole_number
-from bnce.scoring.results import (
-    Floats,
-    NextWord,
-    RescoredHypothesis,
-    ScoredSentence,
-    Sums,
-    WordScores,
-    scored_sentences,
-)
-from bnce.text.normalise import Normaliser
+from bnce.scoring.results import Floats, NextWord, RescoredHypothesis, ScoredSentence, Sums, WordScores
+from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 from bnce.text.sources import batches
 
 # Words in memory at a time, where sentences are given as words; a short sentence counts as so many at least.
@@ -56,7 +49,8 @@ class Model(ABC):
     max_context: int | None = None  # the most earlier words that a word is predicted from; None: there is no limit
     device = "cpu"  # where the networks are
     notice: str | None = None  # what whoever uses the model should know
-    has_modes = False  # whether probabilities with a constant and with the softmax differ
+    target_counts: NDArray[np.int64] | None = None  # how often each word of `vocabulary` is in the training text
+    _has_modes = False  # whether probabilities with a constant and with the softmax differ
 
     @property
     @abstractmethod
@@ -97,7 +91,7 @@ class Model(ABC):
     @property
     def self_normalised(self) -> bool:
         """Whether the softmax is not needed: there is a constant, or the model is normalised by itself."""
-        return not self.has_modes or self.choose_mode(None) == "unnormalised"
+        return not self._has_modes or self.choose_mode(None) == "unnormalised"
 
     def __repr__(self) -> str:
         constant = "" if self.log_z is None else f", log_z={self.log_z:.4g}"
@@ -107,15 +101,14 @@ class Model(ABC):
     @property
     def vocab_size(self) -> int | None:
         """How many words there are; None where a file does not list them."""
-        return len(self.vocabulary)
+        try:
+            return len(self.vocabulary)
+        except UserError:
+            return None
 
     def is_known(self, word: str) -> bool:
         """Whether a word has its own probability, not that of `<unk>`; in a mixture, in every component."""
-        return word in self.vocabulary and word not in SPECIALS
-
-    def log10_frequency(self, word: str) -> float | None:
-        """Give log10 of a word's share of the training text; None if the model has no counts or never saw it."""
-        return None
+        return word in self.vocabulary and word != UNKNOWN_WORD
 
     def choose_mode(self, mode: str | None) -> Mode:
         """Choose how probabilities are computed, and refuse the constant of a model that has none."""
@@ -135,15 +128,6 @@ class Model(ABC):
 
     # Text and words.
 
-    @property
-    def numbering(self) -> Vocabulary | None:
-        """The vocabulary of the ids that are shown beside words; None where nobody knows them."""
-        return self.vocabulary
-
-    def cutter(self) -> Cutter:
-        """Make what cuts text as this model reads it."""
-        return Cutter(self.normaliser, self.numbering)
-
     def words(self, text: str) -> list[str]:
         """Cut a text into the words of one sentence, even if it has sentence marks: a hypothesis must stay whole."""
         if not isinstance(text, str):
@@ -152,10 +136,7 @@ class Model(ABC):
 
     def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
         """Give the ids of a sentence's words, with `</s>` at the end."""
-        return self.vocabulary.encode(Tokens.of([words if isinstance(words, str) else list(words)], None).words)
-
-    def _of_texts(self, texts: Iterable[str]) -> Tokens:
-        return Tokens.of(map(self.words, texts), self.numbering)
+        return self.vocabulary.encode(Tokens.of([words if isinstance(words, str) else list(words)]).words)
 
     # Scores.
 
@@ -180,44 +161,35 @@ class Model(ABC):
         after: Sequence[State] | None = None,
         spell: bool = False,
     ) -> WordScores:
-        """Score sentences that are already cut into words: see `log_probs`."""
-        text = Tokens.of(sentences, self.numbering)
-        mode = self._check(mode, spell)
-        return self.log_probs(text, mode=mode, share=share, spell=spell, after=after)
+        """Score sentences that are already cut into words, many together: see `log_probs`."""
+        return self.log_probs(Tokens.of(sentences), mode=mode, share=share, spell=spell, after=after)
 
     def stream(
         self, sentences: Iterable[str | Words], *, mode: Mode | None = None, carry: bool = False, spell: bool = False
     ) -> Iterator[ScoredSentence]:
         """Score a stream of texts, or of sentences that are cut into words, in bounded memory: see `score`."""
         words = (self.words(one) if isinstance(one, str) else one for one in sentences)
-        blocks = batches(words, lambda one: max(len(one), MIN_WORDS), BLOCK_WORDS)
-        texts = (Tokens.of(block, self.numbering) for block in blocks)
-        for text, scores in self.score_blocks(texts, mode=mode, carry=carry, spell=spell):
-            yield from scored_sentences(text, scores)
+        texts = map(Tokens.of, batches(words, lambda one: max(len(one), MIN_WORDS), BLOCK_WORDS))
+        return itertools.chain.from_iterable(self.score_blocks(texts, mode=mode, carry=carry, spell=spell))
 
     def score_blocks(
         self, texts: Iterable[Tokens], *, mode: Mode | None = None, carry: bool = False, spell: bool = False
-    ) -> Iterator[tuple[Tokens, WordScores]]:
+    ) -> Iterator[WordScores]:
         """Score a text that comes in blocks of sentences: see `score`."""
-        mode = self._check(mode, spell)
-        state = self.start() if carry else None
+        if spell:
+            self.refuse_spelling()
+        mode, states = self.choose_mode(mode), cast(list[State] | None, [self.start()])
         for text in texts:
             if not carry:
-                yield text, self.log_probs(text, mode=mode, spell=spell)
+                yield self.log_probs(text, mode=mode, spell=spell)
                 continue
-            scores = self.log_probs(text.joined(), mode=mode, spell=spell, after=[state], keep_states=True)
-            assert scores.states is not None
-            (state,) = scores.states
-            yield text, replace(scores, num_words_S=text.num_words_S, states=None)
+            scores = self.log_probs(text.joined(), mode=mode, spell=spell, after=states, keep_states=True)
+            states = scores.states
+            yield replace(scores, text=replace(scores.text, num_words_S=text.num_words_S), states=None)
 
     def sums(self, text: Tokens, *, mode: Mode | None = None) -> Sums:
         """Score sentences where no single word is asked for."""
-        return self.log_probs(text, mode=self.choose_mode(mode)).sums()
-
-    def _check(self, mode: Mode | None, spell: bool) -> Mode:
-        if spell:
-            self.refuse_spelling()
-        return self.choose_mode(mode)
+        return self.log_probs(text, mode=mode).sums()
 
     def rescore(
         self,
@@ -245,8 +217,7 @@ class Model(ABC):
             self._check_state(after)
         weights = Weights(am_weight=score_weight, lm_weight=lm_weight, word_penalty=word_penalty)
         states = None if after is None else [after] * len(pairs)
-        text = self._of_texts(one for one, _ in pairs)
-        scores = self.log_probs(text, mode=self.choose_mode(mode), share=True, after=states)
+        scores = self.score_words((self.words(one) for one, _ in pairs), mode=mode, share=True, after=states)
         found = []
         for place, ((own, score), log_prob) in enumerate(zip(pairs, scores.totals.tolist(), strict=True)):
             total = float(weights.total(am=score, lm=log_prob, num_words=count_words(own)))
@@ -261,7 +232,7 @@ class Model(ABC):
 
     def _is_state(self, state: State) -> bool:
         """Whether something can be a state of this model."""
-        return not isinstance(state, str | bytes | int | float)
+        return isinstance(state, type(self.start()))
 
     def _check_state(self, state: State) -> None:
         if not self._is_state(state):
@@ -273,16 +244,16 @@ class Model(ABC):
     def read(self, state: State, text: str) -> State:
         """Give the state after one more sentence and its `</s>`, for the next sentence of the same text."""
         self._check_state(state)
-        return self.advance_all([state], self._of_texts([text]))[0]
+        return self.advance_all([state], Tokens.of([self.words(text)]))[0]
 
     def advance(self, state: State, word: str) -> State:
         """Give the state after one more word."""
-        return self.advance_all([state], Tokens.of([[word]], self.numbering, end=False))[0]
+        return self.advance_all([state], Tokens.of([[word]], end=False))[0]
 
     def next_log_probs(self, state: State, words: Words, *, mode: Mode | None = None) -> Floats:
         """Compute ln p of each of these words as the next word."""
-        text = Tokens.of([[word] for word in words], self.numbering, end=False)
-        return self.log_probs(text, mode=self.choose_mode(mode), share=True, after=[state] * len(words)).log_prob_N
+        text = Tokens.of([[word] for word in words], end=False)
+        return self.log_probs(text, mode=mode, share=True, after=[state] * len(words)).log_prob_N
 
     def next_words(self, text: str = "", k: int = 10, *, mode: Mode | None = None) -> list[NextWord]:
         """Find the k most likely words after a text, the most likely first, including `</s>` and `<unk>`.
@@ -297,7 +268,7 @@ class Model(ABC):
         """Find the k most likely words after each prompt; prompts are lists of words."""
         if whole_number("The number of next words", k, None) < 1:
             raise UserError(f"The number of next words is {k}: it must be 1 or more.")
-        text = Tokens.of(prompts, self.numbering, end=False)
+        text = Tokens.of(prompts, end=False)
         mode = self.choose_mode(mode)
         states = self.advance_all([self.start()] * len(text), text)
         return self._likeliest(states, k, mode) if states else []
@@ -308,7 +279,7 @@ class Model(ABC):
         for state in states:
             log_prob_V = self.distribution(state, mode=mode)
             places = highest(log_prob_V[None], k)[0].tolist()
-            found.append([NextWord.of(spelt[place], float(log_prob_V[place])) for place in places])
+            found.append([NextWord(spelt[place], float(log_prob_V[place])) for place in places])
         return found
 
     def generate(
@@ -347,30 +318,20 @@ class _WordScorer:
     """Answers a beam search for a model that has no network of its own: states and ids of words, side by side."""
 
     def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def start(self) -> State:
-        """Give the state at the start of a sentence."""
-        return self.model.start()
+        self.model, self.start = model, model.start
 
     def advance(self, states: Sequence[State], words: Any) -> list[State]:
         """Move each state on by one word."""
-        return self.model.advance_all(states, self._text(_ids(words)))
+        return self.model.advance_all(states, self._text(np.asarray(words)))
 
     def score(self, states: Sequence[State], words: Any, mode: Mode | None = None) -> Floats:
         """Compute ln p of words after states: one each (B,) or several each (B, K)."""
-        mode = self.model.choose_mode(mode)
-        ids = _ids(words)
+        ids = np.asarray(words)
         after = [state for state in states for _ in range(ids.size // max(1, len(states)))]
-        return self.model.log_probs(self._text(ids.ravel()), mode=mode, after=after).log_prob_N.reshape(ids.shape)
+        return self.model.log_probs(self._text(ids), mode=mode, after=after).log_prob_N.reshape(ids.shape)
 
-    def _text(self, word_N: NDArray[np.int64]) -> Tokens:
-        spelt = self.model.vocabulary.decode(word_N.tolist())
-        return Tokens(spelt, np.ones(len(spelt), dtype=np.int64), word_N)
-
-
-def _ids(words: Any) -> NDArray[np.int64]:
-    return np.asarray(words.cpu() if hasattr(words, "cpu") else words).astype(np.int64)
+    def _text(self, ids: NDArray[np.int64]) -> Tokens:
+        return Tokens.of([[word] for word in self.model.vocabulary.decode(ids.ravel().tolist())], end=False)
 
 
 def _with_score(hypothesis: Any) -> tuple[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from bnce.corpus.cutter import Tokens
-from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.machine.packages import need
 from bnce.ngrams.arpa import AS_IT_STANDS, read_words, stored_normaliser
 from bnce.scoring.model import Model, State, Words
-from bnce.scoring.results import LN_10, Floats, Sums, WordScores
-from bnce.text.normalise import END_WORD, Normaliser
+from bnce.scoring.results import LN_10, Floats, Sums, WordScores, add_up
+from bnce.text.normalise import END_WORD, UNKNOWN_WORD, Normaliser
 
 _THREE = np.dtype([("log10_prob", np.float64), ("length", np.int64), ("oov", np.bool_)])
 
@@ -48,22 +49,9 @@ class NgramModel(Model):
         """The words of an ARPA file, as it lists them."""
         return read_words(Path(self.name))
 
-    @property
-    def vocab_size(self) -> int | None:
-        """How many words there are; None for a KenLM binary, which does not list them."""
-        try:
-            return len(self.vocabulary)
-        except UserError:
-            return None
-
-    @property
-    def numbering(self) -> Vocabulary | None:
-        """None, because KenLM does not tell its numbers."""
-        return None
-
     def is_known(self, word: str) -> bool:
         """Whether the model lists a word."""
-        return word in self.model and word not in SPECIALS
+        return word in self.model and word != UNKNOWN_WORD
 
     def log_probs(
         self,
@@ -89,24 +77,25 @@ class NgramModel(Model):
             after = [self._read(state, words, found) for state, words in pairs]
             found_N = np.array(found, _THREE)
         values = found_N["log10_prob"] * LN_10, found_N["oov"], found_N["length"]
-        return WordScores(*values, text.num_words_S, "normalised", list(after) if keep_states else None)
+        return WordScores(text, *values, self.choose_mode(mode), list(after) if keep_states else None)
 
     def sums(self, text: Tokens, *, mode: Mode | None = None) -> Sums:
-        """Score sentences by KenLM's own totals, and word by word only those with unknown words."""
+        """Score sentences by KenLM's own totals, which take half the time of its words."""
         unknown = {word for word in set(text.words) if word not in self.model}
-        log10_S, num_oov_S, log10_oov = [], [], 0.0
-        for words in text:
-            line, num_oov = " ".join(words[:-1]), 0
-            if unknown.isdisjoint(words):
-                log10_S.append(self.model.score(line))
-            else:
-                values = [log10_prob for log10_prob, _, _ in self.model.full_scores(line)]
-                oov = [value for value, word in zip(values, words, strict=True) if word in unknown]
-                log10_S.append(sum(values))
-                log10_oov, num_oov = log10_oov + sum(oov), len(oov)
-            num_oov_S.append(num_oov)
-        log_prob_S = np.array(log10_S, dtype=np.float64) * LN_10
-        return Sums(log_prob_S, np.array(num_oov_S), float(log_prob_S.sum()) - log10_oov * LN_10, 0)
+        oov_N = np.fromiter(map(unknown.__contains__, text.words), np.bool_, len(text.words))
+        log_prob_S = np.array([self.model.score(" ".join(words[:-1])) for words in text], dtype=np.float64) * LN_10
+        begin_N = np.repeat(np.cumsum(text.num_words_S) - text.num_words_S, text.num_words_S)
+        places = zip(begin_N[oov_N].tolist(), np.flatnonzero(oov_N).tolist(), strict=True)
+        log_prob_oov = math.fsum(self._log_prob(text.words, begin, place) for begin, place in places)
+        num_oov_S = add_up(oov_N.astype(np.int64), text.num_words_S)
+        return Sums(text, log_prob_S, num_oov_S, float(log_prob_S.sum()) - log_prob_oov)
+
+    def _log_prob(self, words: Words, begin: int, place: int) -> float:
+        """Score one word of the sentence that begins there, after as many words as count."""
+        first = max(begin, place - self.model.order + 1)
+        before, is_start = " ".join(words[first:place]), first == begin
+        with_it = self.model.score(f"{before} {words[place]}", is_start, False)
+        return float(with_it - self.model.score(before, is_start, False)) * LN_10
 
     def start(self) -> State:
         """Give KenLM's state at the start of a sentence."""

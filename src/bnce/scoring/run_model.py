@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,7 +30,7 @@ class RunModel(Model):
     """A network with its words; PyTorch or NumPy computes it."""
 
     kind = "run"
-    has_modes = True  # or it was trained with the softmax in place of a constant
+    _has_modes = True  # or it was trained with the softmax in place of a constant
 
     def __init__(
         self,
@@ -46,7 +44,7 @@ class RunModel(Model):
         self.network, self.normaliser, self.name, self.spelling = network, normaliser, name, spelling
         self.network.name = f"'{name}'"
         self.device, self.max_context = network.device, network.num_words_seen
-        self._vocabulary, self._target_counts = vocabulary, target_counts
+        self._vocabulary, self.target_counts = vocabulary, target_counts
         self._scorer = Scorer(network)  # which keeps the state at the start of a text
 
     @property
@@ -70,21 +68,6 @@ class RunModel(Model):
                 "with it."
             )
 
-    def is_known(self, word: str) -> bool:
-        """Whether a word is in the vocabulary."""
-        return int(self.vocabulary.encode([word])[0]) != UNK
-
-    def log10_frequency(self, word: str) -> float | None:
-        """Give log10 of a word's share of the training text, in which `</s>` counts."""
-        number = int(self.vocabulary.encode([word])[0])
-        if self._target_counts is None or number == UNK or not self._target_counts[number]:
-            return None
-        return math.log10(self._target_counts[number] / self._num_targets)
-
-    @functools.cached_property
-    def _num_targets(self) -> int:
-        return 0 if self._target_counts is None else int(self._target_counts.sum())
-
     def log_probs(
         self,
         text: Tokens,
@@ -96,17 +79,18 @@ class RunModel(Model):
         keep_states: bool = False,
     ) -> WordScores:
         """Compute ln p of every word; with `spell` unknown words get their shares of `<unk>`, else they are OOV."""
+        if spell:
+            self.refuse_spelling()
         mode = self.choose_mode(mode)
         is_exact = mode == "normalised"
-        query = Query(log_z=is_exact)
-        values, states = self.answer(text, query, share=share, after=after, keep_states=keep_states)
+        text = text.encoded(self.vocabulary)
+        values, states = self.answer(text, Query(log_z=is_exact), share=share, after=after, keep_states=keep_states)
         log_prob_N: Floats = values.log_probs(None if is_exact else self.network.log_z).astype(np.float64, copy=False)
         assert text.ids is not None
         oov_N: Bools = text.ids == UNK
         if spell:
-            self.refuse_spelling()
             self._spell(text.words, log_prob_N, oov_N)
-        return WordScores(log_prob_N, oov_N, self._ngram_lengths(text), text.num_words_S, mode, states, values.log_z_N)
+        return WordScores(text, log_prob_N, oov_N, self._ngram_lengths(text), mode, states, values.log_z_N)
 
     def answer(
         self,
@@ -117,7 +101,7 @@ class RunModel(Model):
         after: Sequence[State] | None = None,
         keep_states: bool = False,
     ) -> tuple[Values, list[State] | None]:
-        """Ask the network about every word, with the states after the sequences if they are kept."""
+        """Ask the network about every word of an encoded text; `keep_states` gives the states after it, too."""
         sequences = text.sequences
         if not keep_states:
             return score(self.network, sequences, query, after=after, share=share), None
@@ -152,21 +136,13 @@ class RunModel(Model):
         """Give the network's state at the start of a text."""
         return self._scorer.start()
 
-    def _is_state(self, state: State) -> bool:
-        return isinstance(state, State)
-
     def advance_all(self, states: Sequence[State], text: Tokens) -> list[State]:
         """Move states on by a sequence each, side by side."""
-        return self._scorer.read(states, text.sequences)
+        return self._scorer.read(states, text.encoded(self.vocabulary).sequences)
 
     def distribution(self, state: State, *, mode: Mode | None = None) -> Floats:
         """Compute ln p of every word, in one pass over the vocabulary."""
-        mode = self.choose_mode(mode)
-        hidden_1D = state.states.hidden_BD[state.place : state.place + 1]
-        score_V = self.network.numpy(self.network.all_scores(hidden_1D))[0].astype(np.float64)
-        log_z = float(np.logaddexp.reduce(score_V)) if mode == "normalised" else self.network.log_z
-        log_prob_V: Floats = score_V - log_z
-        return log_prob_V
+        return self.network.numpy(self._scorer.score_all(state, self.choose_mode(mode))).astype(np.float64)
 
     def next_log_probs(self, state: State, words: Words, *, mode: Mode | None = None) -> Floats:
         """Compute ln p of words; where they are much of the vocabulary, in one pass over it."""
@@ -185,7 +161,7 @@ class RunModel(Model):
         rows = zip(word_BK.tolist(), score_BK.tolist(), constants, strict=True)
         return [
             [
-                NextWord.of(word, score - constant)
+                NextWord(word, score - constant)
                 for word, score in zip(self.vocabulary.decode(words), scores, strict=True)
             ]
             for words, scores, constant in rows

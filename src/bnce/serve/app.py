@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.scoring.model import Model
-from bnce.scoring.results import LN_10, ScoredSentence, SequenceScores, Totals
+from bnce.scoring.results import LN_10, NextWord, ScoredSentence, Totals
 from bnce.scoring.weights import NAMES, Weights, count_words
 from bnce.serve.batcher import Batcher, Kind, Question
 from bnce.serve.guard import Guard
@@ -82,8 +82,8 @@ def make_app(
         kind = Kind("both modes" if asked.exact and mode == "unnormalised" else "sentences", mode, asked.spell)
         scores = await ask([Question(kind, [words]) for words in cut])
         if kind.what == "sentences":
-            return _json(_scored(mode, model.log_z, sources, cut, scores))
-        return _json(_scored_exactly(model.log_z, sources, cut, scores))
+            return _json(_scored(mode, model.log_z, sources, scores))
+        return _json(_scored_exactly(model.log_z, sources, scores))
 
     @app.post("/rescore")
     async def rescore(asked: RescoreRequest) -> Response:
@@ -165,11 +165,8 @@ def _cut(model: Model, asked: ScoreRequest) -> tuple[list[int], list[list[str]]]
     return [number for number, _ in cut], [words for _, words in cut]
 
 
-def _scored(
-    mode: Mode, log_z: float | None, sources: list[int], cut: list[list[str]], scores: list[SequenceScores]
-) -> dict[str, Any]:
+def _scored(mode: Mode, log_z: float | None, sources: list[int], scored: list[ScoredSentence]) -> dict[str, Any]:
     """Write up sentences, each with the text that it comes from."""
-    scored = list(map(ScoredSentence.of, cut, scores))
     sentences = [{"text": number, **each.to_dict()} for number, each in zip(sources, scored, strict=True)]
     constant = log_z if mode == "unnormalised" else None
     totals = Totals.of(scored).to_dict()
@@ -179,12 +176,11 @@ def _scored(
 def _scored_exactly(
     log_z: float | None,
     sources: list[int],
-    cut: list[list[str]],
-    scores: list[tuple[SequenceScores, SequenceScores]],
+    scores: list[tuple[ScoredSentence, ScoredSentence]],
 ) -> dict[str, Any]:
     """Write up sentences with the constant Z, and beside it what the softmax says."""
-    answer = _scored("unnormalised", log_z, sources, cut, [plain for plain, _ in scores])
-    exact = _scored("normalised", None, sources, cut, [exact for _, exact in scores])
+    answer = _scored("unnormalised", log_z, sources, [plain for plain, _ in scores])
+    exact = _scored("normalised", None, sources, [exact for _, exact in scores])
     values: list[float] = []
     for sentence, truth, (plain, softmax) in zip(answer["sentences"], exact["sentences"], scores, strict=True):
         sentence["exact_log10_probs"], sentence["exact_log10_prob"] = truth["log10_probs"], truth["log10_prob"]
@@ -196,7 +192,11 @@ def _scored_exactly(
     return answer
 
 
-def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[SequenceScores]) -> dict[str, Any]:
+def _next(found: NextWord) -> dict[str, Any]:
+    return {"word": found.word, "prob": found.prob, "log10_prob": found.log_prob / LN_10}
+
+
+def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[ScoredSentence]) -> dict[str, Any]:
     """Write up an utterance with the next of the scores."""
     hypotheses: list[dict[str, Any]] = []
     for place, given in enumerate(utterance.hypotheses, 1):

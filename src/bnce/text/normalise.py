@@ -21,6 +21,7 @@ SENTENCES = ("split", "lines")
 NUMBERS = ("keep", "zero", "word")
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_MAYBE_END = re.compile(r"[.!?]\s")  # found several times as fast, and most lines have none
 _DIGIT = re.compile(r"\d")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
@@ -70,7 +71,8 @@ class Normaliser:
         if self.tokens == "whitespace":
             found = self._split_at_blanks(line)
         else:
-            sentences = [line] if self.sentences == "lines" else _SENTENCE_END.split(line)
+            is_one = self.sentences == "lines" or _MAYBE_END.search(line) is None
+            sentences = [line] if is_one else _SENTENCE_END.split(line)
             find_words = _word_pattern().findall
             found = [words for sentence in sentences if (words := find_words(sentence))]
         if self.numbers == "word":

@@ -20,7 +20,7 @@ from bnce.corpus.spelling import (
     probabilities,
 )
 
-from .definition import by_definition, spell
+from .spelling_definition import by_definition, spell
 
 # With letters of one to four bytes, words of one letter, and one that is the start of others.
 WORDS = ["a", "ab", "abba", "baba", "abacus", "été", "日本", "🙂", "cabbage", "baggage", "b" * 12]
