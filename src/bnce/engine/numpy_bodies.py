@@ -93,16 +93,21 @@ class Recurrent:
         entered_WG, parent_B = self.enter(word_W), np.arange(ids_LB.shape[1])
         hidden = []
         for place_B in place_N.reshape(ids_LB.shape):
-            hidden_BD, state = self.branch(entered_WG, place_B, state, parent_B)
+            hidden_BD, state = self._step(entered_WG, place_B, state, parent_B)
             hidden.append(hidden_BD)
-        return np.stack(hidden), state
+        return self._narrow(np.stack(hidden)), state
 
     def enter(self, word_W: Ints) -> Floats:
         """Multiply words by the input weights."""
         return _linear(self._embed(word_W), *self._layers[0][::2])
 
     def branch(self, entered_WG: Floats, word_A: Ints, state: State, parent_A: Ints) -> tuple[Floats, State]:
-        """Run one step into pairs of words and states; each is multiplied once, not once per pair."""
+        """Run one step into pairs of words and states."""
+        hidden_AD, after = self._step(entered_WG, word_A, state, parent_A)
+        return self._narrow(hidden_AD), after
+
+    def _step(self, entered_WG: Floats, word_A: Ints, state: State, parent_A: Ints) -> tuple[Floats, State]:
+        """Run the recurrent layers; each word and each state is multiplied once, not once per pair."""
         # Where nearly every state goes on by one word, to copy states is cheaper than to copy their products.
         is_shared = state[0].shape[1] * SHARED_STATES <= len(parent_A)
         shared = [hidden_PD @ layer[1] for hidden_PD, layer in zip(state[0], self._layers, strict=True) if is_shared]
@@ -118,8 +123,10 @@ class Recurrent:
                 sum_AG += shared[number][parent] if is_shared else state[0][number][parent] @ state_DG
                 memory = [part[number][parent] for part in state[1:]]
                 self._squash(sum_AG, memory, [part[number, own] for part in after])
-        hidden_AD = after[0].sum(0) if len(self._layers) > 1 else after[0][0]
-        return hidden_AD if self._neck is None else _relu(_linear(hidden_AD, *self._neck)), after
+        return after[0].sum(0) if len(self._layers) > 1 else after[0][0], after
+
+    def _narrow(self, hidden: Floats) -> Floats:
+        return hidden if self._neck is None else _relu(_linear(hidden, *self._neck))
 
     def _squash(self, sum_AG: Floats, memory: Sequence[Floats], after: Sequence[Floats]) -> None:
         """Compute a cell's state into `after` from the sums of its gates, which are written over."""
