@@ -30,7 +30,7 @@ import torch
 
 from bnce.corpus.vocabulary import END
 from bnce.engine.network import Query
-from bnce.engine.packer import Passage, score, score_rows
+from bnce.engine.packer import score
 from bnce.engine.torch_network import TorchNetwork
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import describe_device
@@ -189,16 +189,14 @@ def score_lists(recipe: str, num_rounds: int, num_lists: int) -> list[str]:
     generator = np.random.default_rng(2)
     lists = [draw_nbest(generator) for _ in range(num_lists)]
     hypotheses = [hypothesis for one in lists for hypothesis in one]
-    network = TorchNetwork(model)
+    network, in_rows = TorchNetwork(model), TorchNetwork(model)
+    in_rows.prefers_tree = False
 
-    def apart() -> list[np.ndarray]:
-        longest_first = sorted(range(len(hypotheses)), key=lambda number: -len(hypotheses[number]))
-        passages = (Passage(hypotheses[number]) for number in longest_first)
-        found = {longest_first[one.number]: one.values.score_N for one in score_rows(network, passages, refill=False)}
-        return [found[number] for number in range(len(hypotheses))]
+    def apart() -> np.ndarray:
+        return score(in_rows, hypotheses).score_N
 
     shared_N = score(network, hypotheses, share=True).score_N
-    difference = float(np.abs(shared_N - np.concatenate(apart())).max())
+    difference = float(np.abs(shared_N - apart()).max())
     assert difference < 1e-3, f"the two ways differ by {difference}"
     speeds = measure(
         [

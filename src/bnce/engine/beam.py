@@ -8,14 +8,14 @@ Legend: B states side by side, K words per state, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bnce.corpus.vocabulary import END
-from bnce.engine.network import Array, Ints, Mode, Network, State, States, before_text, gather
-from bnce.engine.packer import Passage, score_rows
+from bnce.engine.network import Array, Ints, Mode, Network
+from bnce.engine.states import State, gather, start_of_text
 from bnce.errors import UserError
 
 Words = Any  # a tensor, an array or lists of ids
@@ -29,72 +29,40 @@ class Scorer:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self._start: State | None = None
 
     def start(self) -> State:
         """Give the state at the start of a sentence: after `</s>`, with nothing before it."""
-        if self._start is None:
-            self._start = State(self._pass(before_text(self.network), np.array([END])), 0)
         return self._start
+
+    @functools.cached_property
+    def _start(self) -> State:
+        return start_of_text(self.network)
 
     def advance(self, states: Sequence[State], words: Words) -> list[State]:
         """Move each state on by one word, all of them in one pass through the network."""
         if not states:
             return []
-        moved = self._pass(gather(states), self._words(states, words))
+        _, moved = gather(states).read(self._words(states, words)[None])
         return [State(moved, place) for place in range(len(states))]
-
-    def read(self, states: Sequence[State], sequences: Sequence[Sequence[int] | Ints]) -> list[State]:
-        """Move each state on by a sequence of its own."""
-        ids = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
-        passages = [Passage(own, first=len(own), state=state) for own, state in zip(ids, states, strict=True)]
-        after = {one.number: one.after for one in score_rows(self.network, passages, keep_states=True)}
-        return [after[number] or state for number, state in enumerate(states)]
 
     def score(self, states: Sequence[State], words: Words, mode: Mode | None = None) -> Array:
         """Compute ln p of words after states: one each (B,) or several each (B, K).
 
         Unnormalised reads only the rows of these words, and is the default where the model has a constant Z. Normalised
-        passes over the vocabulary once for each state that was never normalised before.
+        passes over the vocabulary, once for each different state.
         """
         network, mode = self.network, self.network.choose_mode(mode)
         if not states:
             return network.array(np.zeros(0, dtype=np.float32))
         words_B = self._words(states, words, several=True)
-        if mode == "normalised":
-            self._normalise(states)
-        beam = gather(states)
-        score_BK = network.scores(beam.hidden_BD, words_B.reshape(len(states), -1))
-        constant: Any = beam.log_normalisers[:, None] if mode == "normalised" else network.log_z
-        return (score_BK - constant).reshape(words_B.shape)
-
-    def score_all(self, state: State, mode: Mode | None = None) -> Array:
-        """Compute ln p of every word of the vocabulary (V,) after one state."""
-        network = self.network
+        places = {state: place for place, state in enumerate(dict.fromkeys(states))}
+        different, place_B = gather(list(places)), np.array([places[state] for state in states])
+        hidden_BD = network.take(different.hidden_BD, place_B)
+        score_BK = network.scores(hidden_BD, words_B.reshape(len(states), -1))
         constant: Any = network.log_z
-        score_V = network.all_scores(state.states.hidden_BD[state.place : state.place + 1])[0]
-        if network.choose_mode(mode) == "normalised":
-            constant = float(np.logaddexp.reduce(network.numpy(score_V).astype(np.float64)))
-        return score_V - constant
-
-    def _pass(self, states: States, word_B: Ints) -> States:
-        ids_LB = np.concatenate([states.context_CB, word_B[None]])
-        hidden_1BD, parts = self.network.forward(ids_LB, states.parts)
-        return States(self.network, ids_LB[1:], parts, hidden_1BD[-1])
-
-    def _normalise(self, states: Sequence[State]) -> None:
-        """Keep ln Z(context) with the very states it belongs to, which copies of them then have, too."""
-        by_source: dict[States, list[int]] = {}
-        for source, place in dict.fromkeys(states):
-            by_source.setdefault(source, []).append(place)
-        missing = []
-        for source, places in by_source.items():
-            known_B = self.network.numpy(source.log_normalisers)
-            missing += [State(source, place) for place in places if np.isnan(known_B[place])]
-        if missing:
-            found_B = self.network.log_normaliser(gather(missing).hidden_BD)
-            for number, state in enumerate(missing):
-                self.network.put(state.states.log_normalisers, np.array([state.place]), found_B[number])
+        if mode == "normalised":
+            constant = network.take(network.log_normaliser(different.hidden_BD), place_B)[:, None]
+        return (score_BK - constant).reshape(words_B.shape)
 
     def _words(self, states: Sequence[State], words: Words, several: bool = False) -> Ints:
         """Take words as an array, refusing what does not fit the states or the vocabulary."""

@@ -10,25 +10,23 @@ the hidden layer, K words for each position, V vocabulary, D hidden, W different
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.vocabulary import END
 from bnce.errors import UserError, argument
 
 Array = Any
 NetworkState = tuple[Array, ...]  # each part has the rows as its second dimension
 Ints = NDArray[np.int64]
 Floats = NDArray[np.floating[Any]]
-Bools = NDArray[np.bool_]
 Mode = Literal["unnormalised", "normalised"]  # with the constant Z; with the softmax
 
-# One block of scores: 2^22 numbers are 16 MB.
-BLOCK_NUMBERS = 2**22
+# The scores of all words that are there at a time: 2^24 numbers are 64 MB.
+BLOCK_NUMBERS = 2**24
 # Numbers in the states of texts side by side: a Transformer has some for every word of its context. 512 MiB.
 STATE_NUMBERS = 2**27
 
@@ -39,37 +37,36 @@ class Query:
 
     log_z: bool = False  # ln Z(context), which takes a pass over the vocabulary
     entropy: bool = False  # of the next word, in nats
-    hidden: bool = False  # the last hidden layer
 
 
 class Values(NamedTuple):
-    """What was found at each position; all that is not None has the same length."""
+    """What was found at each position."""
 
     score_N: Floats
     log_z_N: Floats | None = None
     entropy_N: Floats | None = None
-    hidden_ND: Floats | None = None
 
-    def log_probs(self, log_z: float | None = None) -> Floats:
-        """Compute ln p in float64: with a constant ln Z, or with ln Z(context) of each position (the softmax)."""
+    @classmethod
+    def room(cls, num_positions: int, query: Query) -> Values:
+        """Make room for what will be found: in float64, in which what is made of scores is computed."""
+        wanted = (True, query.log_z, query.entropy)
+        return cls(*(np.zeros(num_positions) if one else None for one in wanted))  # type: ignore[arg-type]
+
+    def put(self, place_N: Ints, values: Values) -> None:
+        """Write what was found to its places."""
+        for whole_N, part_N in zip(self, values, strict=True):
+            if whole_N is not None:
+                whole_N[place_N] = part_N
+
+    def select(self, place_N: Ints) -> Values:
+        """Take what was found at some places, also repeatedly."""
+        return Values(*(None if part_N is None else part_N[place_N] for part_N in self))  # type: ignore[arg-type]
+
+    def log_probs(self, log_z: float | None = None) -> NDArray[np.float64]:
+        """Compute ln p: with a constant ln Z, or with ln Z(context) of each position (the softmax)."""
         constant: Any = self.log_z_N if log_z is None else log_z
-        log_prob_N: Floats = self.score_N.astype(np.float64) - constant
+        log_prob_N: NDArray[np.float64] = self.score_N - constant
         return log_prob_N
-
-    def select(self, place: Any) -> Values:
-        """Take some positions, by their places or as a slice."""
-        return Values(*(None if part is None else part[place] for part in self))  # type: ignore[arg-type]
-
-
-def join(parts: Sequence[Values], query: Query = Query()) -> Values:
-    """Lay values one behind the other; those of a query where there are none."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        none = np.zeros(0)
-        return Values(none, *(none if wanted else None for wanted in (query.log_z, query.entropy)))
-    score_N, *others = zip(*parts, strict=True)
-    return Values(np.concatenate(score_N), *(None if part[0] is None else np.concatenate(part) for part in others))
 
 
 class Network(ABC):
@@ -87,7 +84,7 @@ class Network(ABC):
     device: str
     max_rows: int  # texts side by side
     max_positions: int  # in one pass, which bounds its memory
-    fixed_steps: int | None = None  # T of every pass, which then takes resets at any step; None: any T, no resets
+    min_steps: int  # of a pass, unless all texts end before: shorter ones cost more calls than their empty places do
     prefers_tree: bool  # whether `branch` reads short texts faster, what they share once, than rows do
 
     @abstractmethod
@@ -95,8 +92,8 @@ class Network(ABC):
         """Make the state that a text starts from."""
 
     @abstractmethod
-    def forward(self, ids_LB: Ints, state: NetworkState, reset_LB: Bools | None = None) -> tuple[Array, NetworkState]:
-        """Read words: the last hidden layer (T, B, D) and the state after it. A text begins anew where it is reset."""
+    def forward(self, ids_LB: Ints, state: NetworkState) -> tuple[Array, NetworkState]:
+        """Read words: the last hidden layer (T, B, D) and the state after it."""
 
     @abstractmethod
     def enter(self, word_W: Ints) -> Array:
@@ -123,46 +120,30 @@ class Network(ABC):
         """Compute the entropy of the next word (N,), in nats."""
 
     @abstractmethod
-    def top_words(self, hidden_ND: Array, k: int, without: int | None = None) -> tuple[Floats, Ints, Floats]:
-        """Find the words with the highest raw scores: scores and words (N, K), the highest first; ln Z(context) (N,).
-
-        `without` is a word that must not be among them; it has its part in Z all the same.
-        """
+    def top_words(self, hidden_ND: Array, k: int) -> tuple[Floats, Ints, Floats]:
+        """Find the words of the highest raw scores: scores and words (N, K), the highest first; ln Z(context) (N,)."""
 
     def answer(self, hidden_PD: Array, word_N: Ints, query: Query, place_N: Ints | None = None) -> Values:
         """Answer for words, each after its row of the hidden layer, or after the row at its place."""
-        return self.begin_answer(hidden_PD, word_N, query, place_N)()
-
-    def begin_answer(
-        self, hidden_PD: Array, word_N: Ints, query: Query, place_N: Ints | None = None
-    ) -> Callable[[], Values]:
-        """Begin to answer; call the result for the values. A GPU computes meanwhile."""
+        place: Any = slice(None) if place_N is None else place_N
         hidden_ND = hidden_PD if place_N is None else self.take(hidden_PD, place_N)
-        parts = [
-            self.scores(hidden_ND, word_N[:, None])[:, 0],
-            self.log_normaliser(hidden_PD) if query.log_z else None,
-            self.entropy(hidden_PD) if query.entropy else None,
-            hidden_PD if query.hidden else None,
-        ]
-        fetch = self.begin_fetch(parts)
+        return Values(
+            self.numpy(self.scores(hidden_ND, word_N[:, None]))[:, 0],
+            self.numpy(self.log_normaliser(hidden_PD))[place] if query.log_z else None,
+            self.numpy(self.entropy(hidden_PD))[place] if query.entropy else None,
+        )
 
-        def values() -> Values:
-            score_N, *others = fetch()
-            if place_N is not None:
-                others = [None if part is None else part[place_N] for part in others]
-            return Values(score_N, *others)
-
-        return values
+    def row_blocks(self, hidden_ND: Array) -> Iterator[Array]:
+        """Give a few positions at a time, such that their scores of all words fit into memory."""
+        num_rows = max(1, BLOCK_NUMBERS // self.vocab_size)
+        for begin in range(0, len(hidden_ND), num_rows):
+            yield hidden_ND[begin : begin + num_rows]
 
     # Arrays are NumPy's, unless a network says otherwise.
 
     def take(self, array: Array, place_N: Ints, axis: int = 0) -> Array:
         """Take some places of an array, in any order, also repeatedly."""
         return np.take(array, place_N, axis)
-
-    def put(self, array: Array, place_N: Ints, value_N: Array) -> None:
-        """Write values to some places of an array."""
-        array[place_N] = value_N
 
     def concatenate(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         """Lay arrays one behind the other."""
@@ -176,18 +157,10 @@ class Network(ABC):
         """Give an array to the host."""
         return np.asarray(array)
 
-    def begin_fetch(self, arrays: Sequence[Array | None]) -> Callable[[], list[Any]]:
-        """Begin to give arrays to the host; call the result for them."""
-        return lambda: list(arrays)
-
     def rows_at_once(self, most: int) -> int:
         """Say how many texts may go side by side, so that their states fit into memory."""
         per_row = sum(int(np.prod(part.shape)) for part in self.initial_state(1))
         return max(1, min(most, STATE_NUMBERS // max(1, per_row)))
-
-    def width(self, num_rows: int) -> int:
-        """Say how many rows a pass should have, those without a text counted."""
-        return num_rows
 
     def check_ids(self, word_N: Ints) -> None:
         """Refuse ids outside the vocabulary: a negative id would silently count from the end of a table."""
@@ -210,71 +183,3 @@ class Network(ABC):
                 f"with {argument('loss', 'bnce')}."
             )
         return mode or ("unnormalised" if self.normalises else "normalised")
-
-
-@dataclass(eq=False)
-class States:
-    """B histories side by side: what the network needs to go on from each, and the hidden layer it has come to."""
-
-    network: Network
-    context_CB: Ints  # the last words that were read
-    parts: NetworkState
-    hidden_BD: Array
-    known_log_z_B: Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.hidden_BD)
-
-    @property
-    def log_normalisers(self) -> Array:
-        """Values of ln Z(context), NaN where nobody has asked: one costs as much as hundreds of steps at V = 800K."""
-        if self.known_log_z_B is None:
-            self.known_log_z_B = self.network.array(np.full(len(self), np.nan, dtype=np.float32))
-        return self.known_log_z_B
-
-    def select(self, place_B: Ints) -> States:
-        """Take some of the states, in any order, also repeatedly."""
-        take, known = self.network.take, self.known_log_z_B
-        return States(
-            self.network,
-            self.context_CB[:, place_B],
-            tuple(take(part, place_B, 1) for part in self.parts),
-            take(self.hidden_BD, place_B),
-            None if known is None else take(known, place_B),
-        )
-
-
-class State(NamedTuple):
-    """One history: a place among states that were computed together. It is never changed."""
-
-    states: States
-    place: int
-
-
-def before_text(network: Network) -> States:
-    """Give the one state before a text, in which nothing was read; a text begins with `</s>`, which comes next."""
-    context_CB = np.full((network.num_context, 1), END, dtype=np.int64)
-    hidden_BD = network.array(np.zeros((1, network.hidden_size), dtype=np.float32))
-    return States(network, context_CB, network.initial_state(1), hidden_BD)
-
-
-def gather(states: Sequence[State]) -> States:
-    """Lay states side by side, in their order."""
-    places: dict[States, list[int]] = {}
-    for order, state in enumerate(states):
-        places.setdefault(state.states, []).append(order)
-    parts = []
-    for source, orders in places.items():
-        chosen = [states[order].place for order in orders]
-        parts.append(source if chosen == list(range(len(source))) else source.select(np.array(chosen)))
-    if len(parts) == 1:
-        return parts[0]
-    network = parts[0].network
-    joined = States(
-        network,
-        np.concatenate([part.context_CB for part in parts], axis=1),
-        tuple(network.concatenate(own, 1) for own in zip(*(part.parts for part in parts), strict=True)),
-        network.concatenate([part.hidden_BD for part in parts]),
-        network.concatenate([part.log_normalisers for part in parts]),
-    )
-    return joined.select(np.argsort([order for orders in places.values() for order in orders]))

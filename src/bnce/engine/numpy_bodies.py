@@ -1,15 +1,14 @@
 """The bodies in NumPy, for runs that are scored without PyTorch: embedded words in, last hidden layer out.
 
 Legend: T time steps, B rows, C context words before the first position, L = C + T, E embedding, D hidden, G gates, W
-different words, P states, A pairs of word and state; in a Transformer L layers, W words in the state, S words with
-keys, H heads, K = D / H.
+different words, P states, A pairs of word and state; of recurrent bodies N layers; in a Transformer L layers, W words
+in the state, S words with keys, H heads, K = D / H.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,178 +28,141 @@ LONGEST_PASS = 256  # words of a text that a Transformer reads in one pass, or a
 SLOWEST = 10_000.0  # words of the slowest rotation, divided by 2π
 
 
-class Body(ABC):
-    """What a network asks of a body; weights are named as in a run's model file."""
-
-    num_context = 0  # C
-    num_words_seen: int | None = None
-    branches = False
-
-    @abstractmethod
-    def initial_state(self, num_rows: int) -> State:
-        """Make the state that a text starts from."""
-
-    @abstractmethod
-    def forward(self, ids_LB: Ints, embed: Rows, state: State) -> tuple[Floats, State]:
-        """Read words: the last hidden layer (T, B, D) and the state after it."""
-
-
-class FeedForward(Body):
+class FeedForward:
     """A network that sees order − 1 words."""
 
-    def __init__(self, settings: Any, weights: Weights) -> None:
-        self.num_words_seen = settings.order - 1
-        self.num_context = settings.order - 2
+    branches = False
+
+    def __init__(self, settings: Any, weights: Weights, embed: Rows) -> None:
+        self.num_words_seen, self.num_context = settings.order - 1, settings.order - 2
+        self._embed = embed
         self._layers = [(weights[f"{name}.weight"].T, weights[f"{name}.bias"]) for name in ("hidden", "bottleneck")]
 
     def initial_state(self, num_rows: int) -> State:
         """Make the empty state: passes bring their context along."""
         return ()
 
-    def forward(self, ids_LB: Ints, embed: Rows, state: State) -> tuple[Floats, State]:
+    def forward(self, ids_LB: Ints, state: State) -> tuple[Floats, State]:
         """Map C + T words to T hidden rows."""
         L, B = ids_LB.shape
         T = L - self.num_context
-        embedded_LBE = embed(ids_LB.ravel()).reshape(L, B, -1)
+        embedded_LBE = self._embed(ids_LB.ravel()).reshape(L, B, -1)
         windows = [embedded_LBE[offset : offset + T] for offset in range(self.num_context + 1)]
         hidden_ND = np.concatenate(windows, axis=2).reshape(T * B, -1)
         for weight_ED, bias_D in self._layers:
-            hidden_ND = hidden_ND @ weight_ED
-            hidden_ND += bias_D
-            np.maximum(hidden_ND, 0, out=hidden_ND)
+            hidden_ND = _relu(_linear(hidden_ND, weight_ED, bias_D))
         return hidden_ND.reshape(T, B, -1), state
 
 
-class Recurrent(Body):
-    """Layers of RNN or LSTM, then, if it has one, a narrower ReLu layer."""
+class Recurrent:
+    """Layers of RNN or LSTM, then, if it has one, a narrower ReLu layer.
 
-    branches = True
+    From the second layer on, a layer reads the sum of what those below it have found, and so does the last.
+    """
 
-    def __init__(self, settings: Any, weights: Weights) -> None:
+    num_context, num_words_seen, branches = 0, None, True
+
+    def __init__(self, settings: Any, weights: Weights, embed: Rows) -> None:
         names = ["cell", *(f"upper.{number}" for number in range(settings.num_layers - 1))]
         self._is_lstm = settings.options["cell"] == "lstm"
         self._layers = [self._read_layer(weights, name) for name in names]
         self._neck: tuple[Floats, Floats] | None = None
         if "bottleneck.weight" in weights:
             self._neck = weights["bottleneck.weight"].T, weights["bottleneck.bias"]
+        self._embed = embed
 
     def _read_layer(self, weights: Weights, name: str) -> tuple[Floats, Floats, Floats]:
-        """Give weights of input and state (D, G) and the bias (G,), such that σ is 1 / (1 + exp(gates)).
+        """Give weights of input and state (D, G) and the bias (G,), such that a gate is (1 + tanh(sum)) / 2.
 
-        tanh(x) is 2σ(2x) − 1. Signs and factors of two are in the weights, where they cost nothing and round nothing.
+        The halves that σ(x) = (1 + tanh(x / 2)) / 2 asks for are in the weights, where they cost and round nothing.
         """
-        size = weights[f"{name}.weight_hh_l0"].shape[1]
-        factor_G = np.full((4 if self._is_lstm else 1) * size, -1, dtype=np.float32)
-        factor_G[2 * size : 3 * size] = -2
-        if not self._is_lstm:
-            factor_G[:] = -2
-        parts = [(weights[f"{name}.weight_{part}_l0"] * factor_G[:, None]).T.copy() for part in ("ih", "hh")]
-        bias_G = (weights[f"{name}.bias_ih_l0"] + weights[f"{name}.bias_hh_l0"]) * factor_G
-        return parts[0], parts[1], bias_G
+        parts = [weights[f"{name}.{part}_l0"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        size = parts[1].shape[1]
+        factor_G = np.full(len(parts[2]), 0.5 if self._is_lstm else 1, dtype=np.float32)
+        factor_G[2 * size : 3 * size] = 1  # no gate, but what may enter the memory
+        return (parts[0].T * factor_G).copy(), (parts[1].T * factor_G).copy(), (parts[2] + parts[3]) * factor_G
 
     def initial_state(self, num_rows: int) -> State:
         """Make the zero state that a text starts from."""
         zeros = np.zeros((len(self._layers), num_rows, len(self._layers[0][1])), dtype=np.float32)
         return (zeros, zeros.copy()) if self._is_lstm else (zeros,)
 
-    def enter(self, embedded_WE: Floats) -> Floats:
-        """Multiply words by the input weights."""
-        return _gates(embedded_WE, self._layers[0])
-
-    def forward(self, ids_LB: Ints, embed: Rows, state: State) -> tuple[Floats, State]:
+    def forward(self, ids_LB: Ints, state: State) -> tuple[Floats, State]:
         """Read words; of each different one the product with the input weights is computed once."""
-        T, B = ids_LB.shape
         word_W, place_N = np.unique(ids_LB, return_inverse=True)
-        place_TB, entered_WG = place_N.reshape(T, B), self.enter(embed(word_W))
-        hidden_TBD: Floats = np.empty(0, dtype=np.float32)
-        lasts: list[State] = []
-        for number, layer in enumerate(self._layers):
-            gates_TBG = None if number == 0 else _gates(hidden_TBD.reshape(T * B, -1), layer).reshape(T, B, -1)
-            now = tuple(part[number] for part in state)
-            found_TBD = np.empty((T, B, len(layer[1])), dtype=np.float32)
-            for step in range(T):
-                sum_BG = now[0] @ layer[1]
-                sum_BG += entered_WG[place_TB[step]] if gates_TBG is None else gates_TBG[step]
-                now = self._squash(sum_BG, now[1:])
-                found_TBD[step] = now[0]
-            hidden_TBD = found_TBD if number == 0 else hidden_TBD + found_TBD
-            lasts.append(now)
-        return self._narrow(hidden_TBD), _join(lasts)
+        entered_WG, parent_B = self.enter(word_W), np.arange(ids_LB.shape[1])
+        hidden = []
+        for place_B in place_N.reshape(ids_LB.shape):
+            hidden_BD, state = self._step(entered_WG, place_B, state, parent_B)
+            hidden.append(hidden_BD)
+        return self._narrow(np.stack(hidden)), state
+
+    def enter(self, word_W: Ints) -> Floats:
+        """Multiply words by the input weights."""
+        return _linear(self._embed(word_W), *self._layers[0][::2])
 
     def branch(self, entered_WG: Floats, word_A: Ints, state: State, parent_A: Ints) -> tuple[Floats, State]:
-        """Run one step into pairs of words and states; each is multiplied once, not once per pair."""
-        hidden_AD: Floats = np.empty(0, dtype=np.float32)
-        lasts: list[State] = []
-        for number, layer in enumerate(self._layers):
-            before = tuple(part[number] for part in state)
-            # Where nearly every state goes on by one word, to copy states is cheaper than to copy their products.
-            shared_PG = before[0] @ layer[1] if len(before[0]) * SHARED_STATES <= len(parent_A) else None
-            after = tuple(np.empty((len(parent_A), part.shape[1]), dtype=np.float32) for part in before)
-            for begin in range(0, len(parent_A), PART_PAIRS):
-                own = slice(begin, begin + PART_PAIRS)
-                sum_AG = entered_WG[word_A[own]] if number == 0 else _gates(hidden_AD[own], layer)
-                parent = parent_A[own]
-                sum_AG += before[0][parent] @ layer[1] if shared_PG is None else shared_PG[parent]
-                for whole, part in zip(after, self._squash(sum_AG, [one[parent] for one in before[1:]]), strict=True):
-                    whole[own] = part
-            hidden_AD = after[0] if number == 0 else hidden_AD + after[0]
-            lasts.append(after)
-        return self._narrow(hidden_AD), _join(lasts)
+        """Run one step into pairs of words and states."""
+        hidden_AD, after = self._step(entered_WG, word_A, state, parent_A)
+        return self._narrow(hidden_AD), after
 
-    def _squash(self, sum_BG: Floats, memory: Any) -> State:
-        """Compute a cell's state from the sums of its gates, which are written over."""
-        _sigmoid(sum_BG)
-        if not self._is_lstm:
-            return (_as_tanh(sum_BG),)
-        D = sum_BG.shape[1] // 4
-        input_gate, forget_gate, candidate, output_gate = (sum_BG[:, part * D : part * D + D] for part in range(4))
-        memory_BD = forget_gate * memory[0]
-        candidate = _as_tanh(candidate)
-        candidate *= input_gate
-        memory_BD += candidate
-        hidden_BD = memory_BD * np.float32(-2)
-        _sigmoid(hidden_BD)
-        _as_tanh(hidden_BD)
-        hidden_BD *= output_gate
-        return hidden_BD, memory_BD
+    def _step(self, entered_WG: Floats, word_A: Ints, state: State, parent_A: Ints) -> tuple[Floats, State]:
+        """Run the recurrent layers; each word and each state is multiplied once, not once per pair."""
+        # Where nearly every state goes on by one word, to copy states is cheaper than to copy their products.
+        is_shared = state[0].shape[1] * SHARED_STATES <= len(parent_A)
+        shared = [hidden_PD @ layer[1] for hidden_PD, layer in zip(state[0], self._layers, strict=True) if is_shared]
+        after = tuple(np.empty((len(part), len(parent_A), part.shape[2]), dtype=np.float32) for part in state)
+        for begin in range(0, len(parent_A), PART_PAIRS):
+            own = slice(begin, begin + PART_PAIRS)
+            parent = parent_A[own]
+            for number, (input_DG, state_DG, bias_G) in enumerate(self._layers):
+                if number:
+                    sum_AG = _linear(after[0][:number, own].sum(0), input_DG, bias_G)
+                else:
+                    sum_AG = entered_WG[word_A[own]]
+                sum_AG += shared[number][parent] if is_shared else state[0][number][parent] @ state_DG
+                memory = [part[number][parent] for part in state[1:]]
+                self._squash(sum_AG, memory, [part[number, own] for part in after])
+        return after[0].sum(0) if len(self._layers) > 1 else after[0][0], after
 
     def _narrow(self, hidden: Floats) -> Floats:
-        if self._neck is None:
-            return hidden
-        narrow = hidden @ self._neck[0]
-        narrow += self._neck[1]
-        return np.maximum(narrow, 0, out=narrow)
+        return hidden if self._neck is None else _relu(_linear(hidden, *self._neck))
+
+    def _squash(self, sum_AG: Floats, memory: Sequence[Floats], after: Sequence[Floats]) -> None:
+        """Compute a cell's state into `after` from the sums of its gates, which are written over."""
+        if not self._is_lstm:
+            np.tanh(sum_AG, out=after[0])
+            return
+        hidden_AD, memory_AD = after
+        np.tanh(sum_AG, out=sum_AG)
+        enter_AD, keep_AD, new_AD, leave_AD = np.split(sum_AG, 4, axis=1)
+        for gate_AD in (enter_AD, keep_AD, leave_AD):
+            gate_AD += 1
+            gate_AD *= 0.5
+        np.multiply(keep_AD, memory[0], out=memory_AD)
+        new_AD *= enter_AD
+        memory_AD += new_AD
+        np.tanh(memory_AD, out=hidden_AD)
+        hidden_AD *= leave_AD
 
 
-def _gates(input_ND: Floats, layer: tuple[Floats, Floats, Floats]) -> Floats:
-    gates_NG: Floats = input_ND @ layer[0]
-    gates_NG += layer[2]
-    return gates_NG
+def _linear(input_ND: Floats, weight_DG: Floats, bias_G: Floats) -> Floats:
+    sum_NG: Floats = input_ND @ weight_DG
+    sum_NG += bias_G
+    return sum_NG
 
 
-def _sigmoid(negative: Floats) -> None:
-    """Compute σ(x) of −x in place."""
-    np.exp(negative, out=negative)
-    negative += 1
-    np.reciprocal(negative, out=negative)
+def _relu(sum_ND: Floats) -> Floats:
+    return np.maximum(sum_ND, 0, out=sum_ND)
 
 
-def _as_tanh(sigmoid: Floats) -> Floats:
-    """Turn σ(2x) into tanh(x) in place."""
-    sigmoid *= 2
-    sigmoid -= 1
-    return sigmoid
-
-
-def _join(lasts: list[State]) -> State:
-    """Put the layers' own states (B, D) together as those of all."""
-    return tuple(parts[0][None] if len(parts) == 1 else np.stack(parts) for parts in zip(*lasts, strict=True))
-
-
-class Transformer(Body):
+class Transformer:
     """Layers of attention and a wide squared ReLu; the state has keys and values of the last words of every row."""
 
-    def __init__(self, settings: Any, weights: Weights) -> None:
+    num_context, branches = 0, False
+
+    def __init__(self, settings: Any, weights: Weights, embed: Rows) -> None:
+        self._embed = embed
         self._num_heads, self._context = settings.num_heads, settings.context
         self.num_words_seen = settings.num_layers * (settings.context - 1) + 1
         self._enter = weights["enter.weight"].T if "enter.weight" in weights else None
@@ -217,18 +179,18 @@ class Transformer(Body):
         shape = len(self._blocks), num_rows, self._context, self._size
         return _zeros(shape), _zeros(shape), _zeros((1, num_rows))
 
-    def forward(self, ids_LB: Ints, embed: Rows, state: State) -> tuple[Floats, State]:
+    def forward(self, ids_LB: Ints, state: State) -> tuple[Floats, State]:
         """Read words after those of the state; of a long text a part at a time, since pairs of words need room."""
         parts, longest = [], max(self._context, LONGEST_PASS)
         for begin in range(0, len(ids_LB), longest):
-            part_TBD, state = self._pass(ids_LB[begin : begin + longest], embed, state)
+            part_TBD, state = self._pass(ids_LB[begin : begin + longest], state)
             parts.append(part_TBD)
         return parts[0] if len(parts) == 1 else np.concatenate(parts), state
 
-    def _pass(self, ids_TB: Ints, embed: Rows, state: State) -> tuple[Floats, State]:
+    def _pass(self, ids_TB: Ints, state: State) -> tuple[Floats, State]:
         keys_LBWD, values_LBWD, known_1B = state
         W, (T, B) = self._context, ids_TB.shape
-        stream_BTD = embed(ids_TB.T.ravel()).reshape(B, T, -1)
+        stream_BTD = self._embed(ids_TB.T.ravel()).reshape(B, T, -1)
         stream_BTD = _normed(stream_BTD if self._enter is None else stream_BTD @ self._enter)
         # Only words that are there are gone through: a text of ten words need not attend to a hundred.
         num_before = int(known_1B.max())
@@ -268,8 +230,7 @@ class Transformer(Body):
         weight_BHTS /= weight_BHTS.sum(-1, keepdims=True)
         found_BHTK = weight_BHTS @ value_BSD.reshape(B, -1, H, D // H).transpose(0, 2, 1, 3)
         stream_BTD = stream_BTD + found_BHTK.transpose(0, 2, 1, 3).reshape(B, T, D) @ found
-        wide = _normed(stream_BTD) @ up
-        np.maximum(wide, 0, out=wide)
+        wide = _relu(_normed(stream_BTD) @ up)
         wide *= wide
         stream_BTD += wide @ down
         return stream_BTD, key_BSD, value_BSD

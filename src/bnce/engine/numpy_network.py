@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.engine.network import Bools, Floats, Ints, Network
+from bnce.engine.network import Floats, Ints, Network
 from bnce.engine.numpy_bodies import BODIES, Recurrent
 from bnce.engine.sampling import highest
 from bnce.registry import Loss, ModelConfig
 
-# The block of scores while normalising, for any V: 2^20 numbers fit into a CPU's cache.
+# One block of scores: 2^20 numbers fit into a CPU's cache.
 BLOCK_POSITIONS, BLOCK_WORDS = 512, 2048
 SCALE_SUFFIX = ".scale"
 # NumPy has no bf16, which is the upper half of a float32.
@@ -40,7 +40,7 @@ class NumpyNetwork(Network):
 
     is_exact = False
     device = "cpu"
-    max_positions = 2**12
+    max_positions, min_steps = 2**12, 16
 
     def __init__(self, path: Path, model: ModelConfig, loss: Loss, is_calibrated: bool = False) -> None:
         tables = _map_tensors(path)
@@ -52,7 +52,7 @@ class NumpyNetwork(Network):
             for name, table in tables.items()
             if name.startswith("body.")
         }
-        self._body = BODIES[model.name](model.settled(), weights)
+        self._body = BODIES[model.name](model.settled(), weights, self._embedding.rows)
         self.num_context, self.num_words_seen = self._body.num_context, self._body.num_words_seen
         self.log_z, self.loss_name = float(tables["output.log_z"].rows(...)), loss.name
         self.normalises = loss.normalises or is_calibrated
@@ -63,21 +63,19 @@ class NumpyNetwork(Network):
         """Make the state that a text starts from."""
         return self._body.initial_state(num_rows)
 
-    def forward(self, ids_LB: Ints, state: State, reset_LB: Bools | None = None) -> tuple[Floats, State]:
+    def forward(self, ids_LB: Ints, state: State) -> tuple[Floats, State]:
         """Read words."""
-        with np.errstate(over="ignore"):  # exp of much is infinite, and its reciprocal 0
-            return self._body.forward(ids_LB, self._embedding.rows, state)
+        return self._body.forward(ids_LB, state)
 
     def enter(self, word_W: Ints) -> Floats:
         """Compute of words what does not depend on states."""
         assert isinstance(self._body, Recurrent)
-        return self._body.enter(self._embedding.rows(word_W))
+        return self._body.enter(word_W)
 
     def branch(self, entered: Floats, word_B: Ints, state: State, parent_B: Ints) -> tuple[Floats, State]:
         """Run one step into pairs of words and states."""
         assert isinstance(self._body, Recurrent)
-        with np.errstate(over="ignore"):
-            return self._body.branch(entered, word_B, state, parent_B)
+        return self._body.branch(entered, word_B, state, parent_B)
 
     def scores(self, hidden_ND: Floats, words_NK: Ints) -> Floats:
         """Compute the raw scores of K words for each position."""
@@ -89,61 +87,50 @@ class NumpyNetwork(Network):
     def all_scores(self, hidden_ND: Floats) -> Floats:
         """Compute the raw scores of every word."""
         score_NV = np.empty((len(hidden_ND), self.vocab_size), dtype=np.float32)
-        for begin, block_NV in self._blocks(hidden_ND):
-            score_NV[:, begin : begin + block_NV.shape[1]] = block_NV
+        for rows, words, block_NV in self._blocks(hidden_ND):
+            score_NV[rows, words] = block_NV
         return score_NV
 
     def log_normaliser(self, hidden_ND: Floats) -> Floats:
         """Compute ln Z(context)."""
-        parts = [np.zeros(0, dtype=np.float32)]
-        for begin in range(0, len(hidden_ND), BLOCK_POSITIONS):
-            own_ND = hidden_ND[begin : begin + BLOCK_POSITIONS]
-            log_z_N = np.full(len(own_ND), -np.inf, dtype=np.float32)
-            for _, block_NV in self._blocks(own_ND):
-                log_z_N = np.logaddexp(log_z_N, _log_sum_exp(block_NV))
-            parts.append(log_z_N)
-        return np.concatenate(parts)
+        log_z_N = np.full(len(hidden_ND), -np.inf, dtype=np.float32)
+        for rows, _, block_NV in self._blocks(hidden_ND):
+            log_z_N[rows] = np.logaddexp(log_z_N[rows], _log_sum_exp(block_NV))
+        return log_z_N
 
     def entropy(self, hidden_ND: Floats) -> Floats:
         """Compute the entropy of the next word, in two passes over the table."""
-        log_z_N = self.log_normaliser(hidden_ND)
-        mean_N = np.zeros(len(hidden_ND))
-        for begin in range(0, len(hidden_ND), BLOCK_POSITIONS):
-            own = slice(begin, begin + BLOCK_POSITIONS)
-            for _, block_NV in self._blocks(hidden_ND[own]):
-                block_NV -= log_z_N[own, None]
-                mean_N[own] += (np.exp(block_NV) * block_NV).sum(1, dtype=np.float64)
+        log_z_N, mean_N = self.log_normaliser(hidden_ND), np.zeros(len(hidden_ND))
+        for rows, _, block_NV in self._blocks(hidden_ND):
+            block_NV -= log_z_N[rows, None]
+            mean_N[rows] += (np.exp(block_NV) * block_NV).sum(1, dtype=np.float64)
         return -mean_N
 
-    def top_words(self, hidden_ND: Floats, k: int, without: int | None = None) -> tuple[Floats, Ints, Floats]:
+    def top_words(self, hidden_ND: Floats, k: int) -> tuple[Floats, Ints, Floats]:
         """Find the words with the highest raw scores."""
-        best_NK = np.zeros((len(hidden_ND), 0), dtype=np.float32)
-        word_NK = np.zeros((len(hidden_ND), 0), dtype=np.int64)
-        log_z_N = np.full(len(hidden_ND), -np.inf, dtype=np.float32)
-        for begin, block_NV in self._blocks(hidden_ND):
-            if without is not None and begin <= without < begin + block_NV.shape[1]:
-                log_z_N = np.logaddexp(log_z_N, block_NV[:, without - begin])  # its part in Z
-                block_NV[:, without - begin] = -np.inf
-            place_NK = highest(block_NV, k)
-            both_NK = np.concatenate([best_NK, np.take_along_axis(block_NV, place_NK, 1)], axis=1)
-            both_word_NK = np.concatenate([word_NK, place_NK + begin], axis=1)
-            log_z_N = np.logaddexp(log_z_N, _log_sum_exp(block_NV))
-            order_NK = highest(both_NK, k)
-            best_NK = np.take_along_axis(both_NK, order_NK, 1)
-            word_NK = np.take_along_axis(both_word_NK, order_NK, 1)
+        parts = []
+        for hidden_BD in self.row_blocks(hidden_ND):
+            score_BV = self.all_scores(hidden_BD)
+            word_BK = highest(score_BV, k)
+            parts.append((np.take_along_axis(score_BV, word_BK, 1), word_BK, _log_sum_exp(score_BV)))
+        best_NK, word_NK, log_z_N = (np.concatenate(part) for part in zip(*parts, strict=True))
         return best_NK, word_NK, log_z_N
 
-    def _blocks(self, hidden_ND: Floats) -> Iterator[tuple[int, Floats]]:
-        """Score all words, a block of them at a time: the first word of each, and raw scores, written over later."""
-        N, D = hidden_ND.shape
-        size = min(self.vocab_size, max(BLOCK_WORDS, BLOCK_POSITIONS * BLOCK_WORDS // max(N, D, 1)))
-        memory = np.empty(N * size, dtype=np.float32)  # once: new memory costs as much as the numbers in it
-        for begin in range(0, self.vocab_size, size):
-            own = slice(begin, min(begin + size, self.vocab_size))
-            block_NV = memory[: N * (own.stop - begin)].reshape(N, -1)
-            np.matmul(hidden_ND, self._output.rows(own).T, out=block_NV)
-            block_NV += self._bias_V[own]
-            yield begin, block_NV
+    def _blocks(self, hidden_ND: Floats) -> Iterator[tuple[slice, slice, Floats]]:
+        """Score all words, some positions by some words at a time: raw scores, written over later."""
+        N, V = len(hidden_ND), self.vocab_size
+        for first in range(0, N, BLOCK_POSITIONS):
+            rows = slice(first, min(first + BLOCK_POSITIONS, N))
+            B = rows.stop - first
+            # Of few positions a block has more words, but never more rows of a packed table.
+            size = min(V, max(BLOCK_WORDS, BLOCK_POSITIONS * BLOCK_WORDS // max(B, self.hidden_size)))
+            memory = np.empty(B * size, dtype=np.float32)  # once: new memory costs as much as the numbers in it
+            for begin in range(0, V, size):
+                words = slice(begin, min(begin + size, V))
+                block_BV = memory[: B * (words.stop - begin)].reshape(B, -1)
+                np.matmul(hidden_ND[rows], self._output.rows(words).T, out=block_BV)
+                block_BV += self._bias_V[words]
+                yield rows, words, block_BV
 
 
 class _Table:

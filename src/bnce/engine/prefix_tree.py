@@ -4,7 +4,7 @@ The texts form a tree. Its nodes of one depth go through the network together, o
 found at a node is handed to all texts through it.
 
 Legend: S texts, A those of them that reach a depth, B distinct beginnings of one length, N words of all texts, P rows
-of the hidden layer, W different words.
+of the hidden layer, R states before texts, W different words.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnce.corpus.vocabulary import END
-from bnce.engine.network import Array, Floats, Ints, Network, NetworkState, Query, State, Values, before_text, gather
+from bnce.engine.network import Array, Ints, Network, Query, Values
+from bnce.engine.states import Texts, gather, start_of_text
 
 # Texts in one tree: fewer share less and leave the network's steps small; the gates of more do not stay in the cache of
 # a CPU, and get new memory in every step.
 TREE_TEXTS = 2048
-# Rows of the hidden layer that wait for each other where all of the output layer is read: it is read once for all.
+# Rows of the hidden layer that wait for each other, because all of the output layer may have to be read for them.
 MIN_ROWS = 512
 
 
@@ -34,74 +34,38 @@ class Level(NamedTuple):
     node_A: Ints  # and which beginning that is
 
 
-def score_tree(network: Network, texts: Sequence[Ints], query: Query, after: Sequence[State] | None = None) -> Values:
-    """Score every word of texts, from their starts or each `after` a state of its own: one text after another.
-
-    `</s>` is a word like any other: give it where it is to be scored.
-    """
-    length_S = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-    begin_S = np.cumsum(length_S) - length_S
-    word_N = np.concatenate([np.zeros(0, dtype=np.int64), *texts])
-    network.check_ids(word_N)
-    word_W, entered_N = np.unique(word_N, return_inverse=True)
+def score_tree(network: Network, texts: Texts, own_S: Ints, query: Query, found: Values) -> None:
+    """Score every word of some of the texts, and write what is found to its place."""
+    # The words that are entered, and where each word of all texts is among them.
+    position_N = np.flatnonzero(np.repeat(np.isin(np.arange(len(texts.length_S)), own_S), texts.length_S))
+    entered_N = np.zeros_like(texts.word_N)
+    word_W, entered_N[position_N] = np.unique(texts.word_N[position_N], return_inverse=True)
     entered = network.enter(word_W)
-    # Those that begin with the same word go into the same tree; those with states of their own stay neighbours.
-    order_S = np.arange(len(texts))
-    if after is None:
-        order_S = np.argsort(np.append(word_N, 0)[begin_S], kind="stable")
-        hidden_BD, state = network.forward(np.array([[END]]), before_text(network).parts)
-        root: tuple[Array, NetworkState] = hidden_BD[-1], state
-    found: list[Floats | None] = [
-        np.zeros(len(word_N)) if wanted else None for wanted in (True, query.log_z, query.entropy)
-    ]
+    # Texts after the same state that begin with the same word are neighbours.
+    after = [start_of_text(network)] * len(own_S) if texts.after is None else [texts.after[number] for number in own_S]
+    roots = {state: place for place, state in enumerate(dict.fromkeys(after))}
+    before, root_S = list(roots), np.array([roots[state] for state in after])
+    order_S = np.lexsort((texts.word_N[texts.begin_S[own_S]], root_S))
     at_once = network.rows_at_once(TREE_TEXTS)
-    for first in range(0, len(texts), at_once):
-        own_S = order_S[first : first + at_once]
-        root_S = np.zeros_like(own_S)
-        if after is not None:
-            # Texts after the same state are branches of one tree; others stand side by side.
-            roots = {state: place for place, state in enumerate(dict.fromkeys(after[number] for number in own_S))}
-            states = gather(list(roots))
-            root, root_S = (states.hidden_BD, states.parts), np.array([roots[after[number]] for number in own_S])
-        walk = _walk(network, entered, root, levels(entered_N, begin_S[own_S], length_S[own_S], root_S))
-        for level_group in _grouped(walk, MIN_ROWS if query.log_z or query.entropy else 1):
-            _answer(network, level_group, word_W, query, found)
-    score_N, log_z_N, entropy_N = found
-    assert score_N is not None
-    return Values(score_N, log_z_N, entropy_N)
+    for first in range(0, len(own_S), at_once):
+        group_S = order_S[first : first + at_once]
+        place_R, own_root_S = np.unique(root_S[group_S], return_inverse=True)
+        states = gather([before[place] for place in place_R])
+        hidden_PD, state = states.hidden_BD, states.parts
+        waiting: list[tuple[Level, Array]] = []
+        group = own_S[group_S]
+        for level in levels(entered_N, texts.begin_S[group], texts.length_S[group], own_root_S):
+            waiting.append((level, hidden_PD))
+            is_last = not len(level.kept_B)
+            if is_last or sum(len(rows_PD) for _, rows_PD in waiting) >= MIN_ROWS:
+                _answer(network, waiting, texts.word_N, query, found)
+                waiting = []
+            if not is_last:
+                word_B, parent_B = level.word_B[level.kept_B], level.parent_B[level.kept_B]
+                hidden_PD, state = network.branch(entered, word_B, state, parent_B)
 
 
-def _walk(
-    network: Network, entered: Array, root: tuple[Array, NetworkState], levels: Iterator[Level]
-) -> Iterator[tuple[Level, Array]]:
-    """Give the beginnings of each length, and the rows of the hidden layer that they continue."""
-    hidden_PD, state = root
-    for level in levels:
-        yield level, hidden_PD
-        if len(level.kept_B):
-            parent_B, word_B = level.parent_B[level.kept_B], level.word_B[level.kept_B]
-            hidden_PD, state = network.branch(entered, word_B, state, parent_B)
-
-
-def _grouped(walk: Iterator[tuple[Level, Array]], min_rows: int) -> Iterator[list[tuple[Level, Array]]]:
-    """Let levels wait until they have so many rows together."""
-    waiting: list[tuple[Level, Array]] = []
-    for one in walk:
-        waiting.append(one)
-        if sum(len(hidden_PD) for _, hidden_PD in waiting) >= min_rows:
-            yield waiting
-            waiting = []
-    if waiting:
-        yield waiting
-
-
-def _answer(
-    network: Network,
-    group: Sequence[tuple[Level, Array]],
-    word_W: Ints,
-    query: Query,
-    found: Sequence[Floats | None],
-) -> None:
+def _answer(network: Network, group: Sequence[tuple[Level, Array]], word_N: Ints, query: Query, found: Values) -> None:
     """Compute what is asked at some levels, and write it to the places of all texts through their nodes."""
     first_row, first_node = 0, 0
     parents, nodes = [], []
@@ -109,13 +73,12 @@ def _answer(
         parents.append(level.parent_B + first_row)
         nodes.append(level.node_A + first_node)
         first_row, first_node = first_row + len(hidden_PD), first_node + len(level.word_B)
-    hidden_PD = group[0][1] if len(group) == 1 else network.concatenate([hidden for _, hidden in group])
-    word_B = word_W[np.concatenate([level.word_B for level, _ in group])]
-    values = network.answer(hidden_PD, word_B, query, np.concatenate(parents))
+    hidden_PD = network.concatenate([hidden for _, hidden in group])
     position_N, node_N = np.concatenate([level.position_A for level, _ in group]), np.concatenate(nodes)
-    for whole_N, part_B in zip(found, values, strict=False):
-        if whole_N is not None and part_B is not None:
-            whole_N[position_N] = part_B[node_N]
+    word_B = np.empty(first_node, dtype=np.int64)
+    word_B[node_N] = word_N[position_N]
+    values = network.answer(hidden_PD, word_B, query, np.concatenate(parents))
+    found.put(position_N, values.select(node_N))
 
 
 def levels(word_N: Ints, begin_S: Ints, length_S: Ints, root_S: Ints) -> Iterator[Level]:

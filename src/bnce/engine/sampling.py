@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnce.corpus.vocabulary import END, UNK
-from bnce.engine import network as networks
-from bnce.engine.network import Array, Floats, Ints, Network, before_text
+from bnce.engine.network import Floats, Ints, Network
+from bnce.engine.states import before_text
 from bnce.errors import UserError
 
 # Where the search for the words that make up top-p begins: a trained model seldom spreads over more.
@@ -44,40 +44,23 @@ def generate(
 ) -> list[list[int]]:
     """Continue a prompt in `num_texts` ways, each up to `</s>` or `max_words` words; the prompt is not repeated."""
     check_texts(num_texts, max_words, seed)
-    generator, C = np.random.default_rng(seed), network.num_context
-    states = before_text(network).select(np.zeros(num_texts, dtype=np.int64))
+    generator = np.random.default_rng(seed)
     prompt_TB = np.repeat(np.array([[END, *prompt]], dtype=np.int64).T, num_texts, axis=1)
     network.check_ids(prompt_TB)
-    input_LB, state = np.concatenate([states.context_CB, prompt_TB]), states.parts
+    _, states = before_text(network, num_texts).read(prompt_TB)
     texts: list[list[int]] = [[] for _ in range(num_texts)]
     open_texts = set(range(num_texts))
     for _ in range(max_words):
-        hidden_TBD, state = network.forward(input_LB, state)
-        word_B = _next_words(network, hidden_TBD[-1], sampling, generator)
-        for place, word in enumerate(word_B.tolist()):
-            if place in open_texts:
-                texts[place].append(word)
-                if word == END:
-                    open_texts.remove(place)
+        scores = (network.numpy(network.all_scores(rows_BD)) for rows_BD in network.row_blocks(states.hidden_BD))
+        word_B = np.concatenate([sample_words(score_BV, sampling, generator) for score_BV in scores])
+        for place in list(open_texts):
+            texts[place].append(int(word_B[place]))
+            if word_B[place] == END:
+                open_texts.remove(place)
         if not open_texts:
             break
-        input_LB = np.concatenate([input_LB[len(input_LB) - C :], word_B[None]])
+        _, states = states.read(word_B[None])
     return texts
-
-
-def _next_words(network: Network, hidden_BD: Array, sampling: Sampling, generator: np.random.Generator) -> Ints:
-    """Choose one word per text (B,), in bounded memory."""
-    num_highest = 1 if sampling.temperature == 0 else sampling.top_k
-    if num_highest:
-        # The whole vocabulary is never laid out where only its highest scores are asked for.
-        score_BK, word_BK, _ = network.top_words(hidden_BD, num_highest, without=UNK)
-        return sample_highest(score_BK, word_BK, sampling, generator)
-    rows = max(1, networks.BLOCK_NUMBERS // network.vocab_size)
-    parts = []
-    for begin in range(0, len(hidden_BD), rows):
-        score_BV = network.numpy(network.all_scores(hidden_BD[begin : begin + rows]))
-        parts.append(sample_words(score_BV, sampling, generator))
-    return np.concatenate(parts)
 
 
 def check_texts(num_texts: int, max_words: int, seed: int) -> None:
@@ -94,23 +77,17 @@ def sample_words(score_BV: Floats, sampling: Sampling, generator: np.random.Gene
     """Choose one word per row (B,) from raw scores, which are written over."""
     score_BV[:, UNK] = -np.inf
     if sampling.temperature == 0:
-        return highest(score_BV, 1)[:, 0]
+        word_B: Ints = score_BV.argmax(1)
+        return word_B
     if sampling.top_k:
         word_BK = highest(score_BV, sampling.top_k)
-        return sample_highest(np.take_along_axis(score_BV, word_BK, 1), word_BK, sampling, generator)
-    prob_BV = _tempered(score_BV, sampling.temperature)
-    if sampling.top_p == 1:
-        return draw(prob_BV, generator)
-    prob_BK, word_BK = nucleus(prob_BV, sampling.top_p)
-    return _pick(word_BK, draw(prob_BK, generator))
-
-
-def sample_highest(score_BK: Floats, word_BK: Ints, sampling: Sampling, generator: np.random.Generator) -> Ints:
-    """Choose among words that come highest first."""
-    if sampling.temperature == 0:
-        return word_BK[:, 0]
-    prob_BK = _cut(_tempered(score_BK, sampling.temperature), sampling.top_p)
-    return _pick(word_BK, draw(prob_BK, generator))
+        prob_BK = _tempered(np.take_along_axis(score_BV, word_BK, 1), sampling.temperature)
+        prob_BK = _cut(prob_BK, sampling.top_p)
+    elif sampling.top_p < 1:
+        prob_BK, word_BK = nucleus(_tempered(score_BV, sampling.temperature), sampling.top_p)
+    else:
+        return draw(_tempered(score_BV, sampling.temperature), generator)
+    return np.take_along_axis(word_BK, draw(prob_BK, generator)[:, None], 1)[:, 0]
 
 
 def highest(score_BV: Floats, num_words: int) -> Ints:
@@ -156,7 +133,3 @@ def _cut(prob_BK: Floats, top_p: float) -> Floats:
     """Keep the first words, highest first, up to the one with which they make up `top_p`; zero the others."""
     before_BK = prob_BK.cumsum(1, dtype=np.float64) - prob_BK
     return np.where(before_BK < top_p, prob_BK, 0.0)
-
-
-def _pick(word_BK: Ints, place_B: Ints) -> Ints:
-    return word_BK[np.arange(len(word_BK)), place_B]

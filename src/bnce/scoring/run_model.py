@@ -12,9 +12,10 @@ from bnce.corpus.cutter import Tokens
 from bnce.corpus.spelling import SpellingModel
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.engine.beam import Scorer
-from bnce.engine.network import Mode, Network, Query, State, Values, gather, join
-from bnce.engine.packer import Passage, score, score_rows
+from bnce.engine.network import Mode, Network, Query, Values
+from bnce.engine.packer import score, score_to_end
 from bnce.engine.sampling import Sampling, generate
+from bnce.engine.states import State, gather
 from bnce.errors import UserError
 from bnce.runs.directory import Run
 from bnce.runs.model_file import open_network
@@ -83,8 +84,8 @@ class RunModel(Model):
             self.refuse_spelling()
         mode = self.choose_mode(mode)
         is_exact = mode == "normalised"
-        text = text.encoded(self.vocabulary)
-        values, states = self.answer(text, Query(log_z=is_exact), share=share, after=after, keep_states=keep_states)
+        text, query = text.encoded(self.vocabulary), Query(log_z=is_exact)
+        values, states = self.answer(text, query, share=share, after=after, keep_states=keep_states)
         log_prob_N: Floats = values.log_probs(None if is_exact else self.network.log_z).astype(np.float64, copy=False)
         assert text.ids is not None
         oov_N: Bools = text.ids == UNK
@@ -102,15 +103,9 @@ class RunModel(Model):
         keep_states: bool = False,
     ) -> tuple[Values, list[State] | None]:
         """Ask the network about every word of an encoded text; `keep_states` gives the states after it, too."""
-        sequences = text.sequences
-        if not keep_states:
-            return score(self.network, sequences, query, after=after, share=share), None
-        passages = [Passage(ids) for ids in sequences]
-        if after is not None:
-            passages = [one._replace(state=state) for one, state in zip(passages, after, strict=True)]
-        scored = sorted(score_rows(self.network, passages, query, keep_states=True), key=lambda one: one.number)
-        states = [one.after or self.start() for one in scored]
-        return join([one.values for one in scored], query), states
+        if keep_states:
+            return score_to_end(self.network, text.sequences, query, after)
+        return score(self.network, text.sequences, query, after=after, share=share), None
 
     def _spell(self, words: Words, log_prob_N: Floats, oov_N: Bools) -> None:
         """Add ln p of their spelling to unknown words, which are OOV no more; each word is spelt once."""
@@ -138,7 +133,7 @@ class RunModel(Model):
 
     def advance_all(self, states: Sequence[State], text: Tokens) -> list[State]:
         """Move states on by a sequence each, side by side."""
-        return self._scorer.read(states, text.encoded(self.vocabulary).sequences)
+        return score_to_end(self.network, text.encoded(self.vocabulary).sequences, None, states)[1]
 
     def distribution(self, state: State, *, mode: Mode | None = None) -> Floats:
         """Compute ln p of every word, in one pass over the vocabulary."""
