@@ -137,7 +137,12 @@ class RunModel(Model):
 
     def distribution(self, state: State, *, mode: Mode | None = None) -> Floats:
         """Compute ln p of every word, in one pass over the vocabulary."""
-        return self.network.numpy(self._scorer.score_all(state, self.choose_mode(mode))).astype(np.float64)
+        mode = self.choose_mode(mode)
+        hidden_1D = state.states.hidden_BD[state.place : state.place + 1]
+        score_V = self.network.numpy(self.network.all_scores(hidden_1D))[0].astype(np.float64)
+        log_z = float(np.logaddexp.reduce(score_V)) if mode == "normalised" else self.network.log_z
+        log_prob_V: Floats = score_V - log_z
+        return log_prob_V
 
     def next_log_probs(self, state: State, words: Words, *, mode: Mode | None = None) -> Floats:
         """Compute ln p of words; where they are much of the vocabulary, in one pass over it."""
