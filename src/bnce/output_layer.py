@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from bnce.errors import UserError, unknown_name, whole_number
 from bnce.first_look import FirstLook
 from bnce.losses.chunk import num_merged
-from bnce.losses.exact_layer import ExactLayer
 from bnce.losses.layer_input import check_hidden, check_noise, time_first, word_ids
 from bnce.losses.loss import OutputBatch, count_steps, count_streams
 from bnce.losses.scores import BLOCK_POSITIONS, BLOCK_WORDS, log_normaliser, score_all, score_words
@@ -87,7 +86,7 @@ class OutputLayer(nn.Module):
             self.noise.prepare_to_draw()
         # Whether the constant Z can replace the softmax sum. Calibration can change it.
         self.normalises = self.loss.normalises
-        self.structure: ExactLayer | None = None
+        self.structure: Any = None
         if self.loss.structure:
             self.structure = load(self.loss.structure)(hidden_size, self.noise, **vars(self._settings))
         self._tries = None if getattr(self.loss, "replacement", True) else self.noise.tries(self.num_noise)
