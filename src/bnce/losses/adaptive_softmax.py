@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from bnce.errors import UserError
 from bnce.losses.loss import OutputBatch
-from bnce.losses.scored import Scoring, score, scored
+from bnce.losses.scored import scored
 from bnce.losses.scores import log_normaliser, score_all, score_words
 from bnce.losses.softmax import cross_entropies
 from bnce.noise import Noise, Running
@@ -44,21 +44,23 @@ CUTOFF_SHARES = (3 / 40, 1 / 5)
 
 def adaptive_softmax(batch: OutputBatch, record: Any) -> Tensor:
     """Compute −ln p(target) of every position (T, B); `batch.loss_state` is the `AdaptiveSoftmax` of the record."""
-    words, hidden_ND = batch.words(), batch.hidden_TBD.flatten(0, 1)
-    layer: AdaptiveSoftmax = batch.loss_state
+    words, layer = batch.words(), batch.loss_state
     head_TB, tail_TB, place_TB = layer.find(words.target_TB, words.valid_TB)
     loss_TB = scored(batch, words, cross_entropies, rows=(head_TB,))
-    place_N = place_TB.reshape(-1)
-    for tail, position_Q, is_there_Q, excess in layer.positions(tail_TB.reshape(-1)):
-        scoring = Scoring(
+    capacities = layer.capacities_for(words.target_TB)
+    for number, (tail, capacity) in enumerate(zip(layer.all_tails(), capacities, strict=True), start=1):
+        is_there_TB = tail_TB == number
+        loss_TB = loss_TB + scored(
+            batch,
+            words.that_count(is_there_TB),
             cross_entropies,
-            counts_PR=is_there_Q.to(batch.score_dtype).unsqueeze(0),
-            rows=(torch.where(is_there_Q, place_N.index_select(0, position_Q) - tail.begin, 0).unsqueeze(0),),
-            place_R=position_Q,
-            num_positions=len(place_N),
+            hidden_TBD=tail.project(batch.hidden_TBD),
+            tables=(tail.weight, tail.bias),
+            rows=(torch.where(is_there_TB, place_TB - tail.begin, 0),),
+            capacity=capacity,
         )
-        small_1Qd = tail.project(hidden_ND.index_select(0, position_Q)).unsqueeze(0)
-        loss_TB = loss_TB + score(small_1Qd, tail.weight, tail.bias, None, None, scoring).view(loss_TB.shape) + excess
+        if capacity is not None:
+            loss_TB = loss_TB + layer.excess(number, is_there_TB.sum(), capacity)
     return loss_TB
 
 
@@ -158,32 +160,23 @@ class AdaptiveSoftmax(nn.Module):
         head_N = torch.where(tail_N > 0, self.num_frequent - 1 + tail_N, place_N)
         return head_N.clamp(max=self.num_rows - 1), tail_N, place_N  # at most: of positions that do not count
 
-    def positions(self, tail_N: Tensor) -> Iterator[tuple[Tail, Tensor, Tensor, Tensor]]:
-        """Give for each tail the positions of its targets (Q,), which of them are any, and 0; beyond capacity NaN.
+    def capacities_for(self, target_TB: Tensor) -> Sequence[int | None]:
+        """Say how many targets each tail has at most in this step; None on a CPU, which takes as many as there are.
 
-        Where nobody has counted the text, the capacity is what targets that follow the frequencies need, with a
-        margin; on a CPU it is what this chunk needs.
+        Where nobody has counted the text, it is what targets that follow the frequencies need, with a margin.
         """
-        tails, N = self.all_tails(), len(tail_N)
-        number_C = torch.arange(1, len(tails) + 1, device=tail_N.device)
-        count_C = (tail_N.unsqueeze(1) == number_C).sum(0)
         if self.capacities is not None:
-            sizes = self.capacities
-        elif tail_N.device.type == "cpu" and not torch.compiler.is_compiling():
-            sizes = count_C.tolist()
-        else:
-            sizes = [math.ceil(1.25 * N * share + 6 * math.sqrt(N * share) + 1) for share in self.shares]
-        # One place at least, so that the parameters of every tail have a gradient.
-        sizes = [min(max(1, size), N) for size in sizes]
-        lacking = [torch.where(count > size, count, 0) for count, size in zip(count_C, sizes, strict=True)]
-        self.most_C.copy_(torch.maximum(self.most_C, torch.stack(lacking)))
-        order_N = torch.sort(tail_N, stable=True).indices
-        first_C = N - count_C.flip(0).cumsum(0).flip(0)  # the tails are the last ones in this order
-        for number, (tail, size) in enumerate(zip(tails, sizes, strict=True)):
-            place_Q = torch.arange(size, device=tail_N.device)
-            position_Q = order_N.index_select(0, (first_C[number] + place_Q).clamp(max=max(0, N - 1)))
-            excess = torch.where(lacking[number] > 0, torch.nan, 0.0)
-            yield tail, position_Q, place_Q < count_C[number], excess
+            return self.capacities
+        if target_TB.device.type == "cpu" and not torch.compiler.is_compiling():
+            return [None] * len(self.cutoffs)
+        N = target_TB.numel()
+        return [math.ceil(1.25 * N * share + 6 * math.sqrt(N * share) + 1) for share in self.shares]
+
+    def excess(self, number: int, count: Tensor, capacity: int) -> Tensor:
+        """Give 0, or NaN where a tail has more targets than its capacity, and note how many."""
+        lacking = torch.where(count > capacity, count, 0)
+        self.most_C[number - 1].copy_(torch.maximum(self.most_C[number - 1], lacking))
+        return torch.where(lacking > 0, torch.nan, 0.0)
 
     def check(self) -> None:
         """Raise where the targets of a step so far needed more than a tail's capacity, so that its loss was NaN."""
