@@ -138,7 +138,7 @@ def times_noise(
     """
     if column_TB is None:
         noise_RU = count_U * (stream_R.unsqueeze(1) != stream_TB.flatten())
-        return noise_RU, torch.arange(len(stream_R), device=stream_R.device)
+        return noise_RU, torch.arange(stream_R.shape[0], device=stream_R.device)
     stream_s, nth_R = torch.unique(stream_R, return_inverse=True)
     nth_TB = torch.searchsorted(stream_s, stream_TB).clamp(max=len(stream_s) - 1)
     is_own_TB = (stream_s[nth_TB] == stream_TB) & (column_TB >= 0)
