@@ -166,7 +166,7 @@ def classification_or_ranking(
     column_1R, stream_1R, *shifts = block.rows
     counts_1R, is_merged = block.counts_PR, column_TB is not None
     own = stream_TB.flatten() if column_TB is None else column_TB.contiguous()
-    L, S = stream_TB.shape
+    L, S = stream_TB.shape if is_merged else (1, 1)
     loss_1R = torch.empty(1, R, dtype=torch.float32, device=count_U.device)
     _classification_or_ranking[(R,)](
         block.product_PRM,
