@@ -302,11 +302,9 @@ def _products_per_word(structure: Any) -> float:
     """Count those of an exact layer: the head for every position, and a tail for the share of words that are in it."""
     if not isinstance(structure, AdaptiveSoftmax):
         return float(structure.products_per_word)
-    assert structure.probs_V is not None
-    assert structure.places_CV is not None
     hidden_size = structure.all_tails()[0].projection.shape[1]
     products = float(structure.num_rows * hidden_size)
-    for tail, share in zip(structure.all_tails(), structure.places_CV @ structure.probs_V, strict=True):
+    for tail, share in zip(structure.all_tails(), structure.shares, strict=True):
         products += share * len(tail.projection) * (hidden_size + tail.end - tail.begin)
     return products
 

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 import bnce
+from benchmarks.losses.exact_layer import ExactLayer, by_frequency
 from benchmarks.losses.segments import sum_segments
 from benchmarks.softmaxes.forms import cross_entropies
 from bnce import rows
-from bnce.losses.exact_layer import ExactLayer, by_frequency
 from bnce.losses.scores import log_normaliser, score_all, score_words
 from bnce.machine.precision import product_dtype, product_in_float32, sum_dtype
 

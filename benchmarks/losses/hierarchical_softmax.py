@@ -24,9 +24,9 @@ from torch import Tensor
 
 import bnce
 from benchmarks.losses import segments
+from benchmarks.losses.exact_layer import ExactLayer
 from benchmarks.losses.huffman import Tree, build_tree
 from bnce import rows
-from bnce.losses.exact_layer import ExactLayer
 from bnce.losses.scores import score_all
 from bnce.machine.precision import at_least_float32
 

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from bnce.errors import UserError, unknown_name, whole_number
 from bnce.first_look import FirstLook
 from bnce.losses.chunk import num_merged
-from bnce.losses.exact_layer import ExactLayer
 from bnce.losses.layer_input import check_hidden, check_noise, time_first, word_ids
-from bnce.losses.loss import OutputBatch, count_steps, count_streams
+from bnce.losses.loss import OutputBatch, count_noise
 from bnce.losses.scores import BLOCK_POSITIONS, BLOCK_WORDS, log_normaliser, score_all, score_words
 from bnce.machine.precision import at_least_float32, fitted, sum_dtype
 from bnce.noise import IGNORE_INDEX, Noise, Running, unigram
@@ -87,7 +86,7 @@ class OutputLayer(nn.Module):
             self.noise.prepare_to_draw()
         # Whether the constant Z can replace the softmax sum. Calibration can change it.
         self.normalises = self.loss.normalises
-        self.structure: ExactLayer | None = None
+        self.structure: Any = None
         if self.loss.structure:
             self.structure = load(self.loss.structure)(hidden_size, self.noise, **vars(self._settings))
         self._tries = None if getattr(self.loss, "replacement", True) else self.noise.tries(self.num_noise)
@@ -221,9 +220,7 @@ class OutputLayer(nn.Module):
                     "out such a batch.",
                     stacklevel=5,
                 )
-        if by_stream:
-            return count_streams(batch.valid_TB, target_TB, streams, batch.score_dtype).valid_TB
-        return count_steps(batch.valid_TB, target_TB, self.num_noise, batch.score_dtype).valid_TB
+        return count_noise(batch, batch.valid_TB, None if by_stream else self.num_noise)[0]
 
     def _in_range(self, words: Tensor, name: str = "targets") -> Tensor:
         """Refuse what is not a word id. On a GPU that would stall the host: there the loss is NaN."""
@@ -308,7 +305,7 @@ class OutputLayer(nn.Module):
                 f"give (…, {self.hidden_size}) with (…) or (…, k)."
             )
         words_NK = words.reshape(hidden_ND.shape[0], words.shape[-1] if words.ndim == hidden.ndim else 1)
-        score = score_words if self.structure is None else self.structure.log_probs
+        score: Callable[..., Tensor] = score_words if self.structure is None else self.structure.log_probs
         return score(hidden_ND, self.weight, self.bias, words_NK).reshape(words.shape)
 
     def _positions(self, hidden: Tensor) -> Tensor:
@@ -327,7 +324,7 @@ class OutputLayer(nn.Module):
         """Compute the raw scores of the words from `begin` up to, but not including, `end`, in float32."""
         hidden_ND = self._positions(hidden)
         if self.structure is not None:
-            score_NV = self.structure.all_log_probs(hidden_ND, self.weight, self.bias)[:, begin:end]
+            score_NV: Tensor = self.structure.all_log_probs(hidden_ND, self.weight, self.bias)[:, begin:end]
         else:
             score_NV = score_all(hidden_ND, self.weight[begin:end], self.bias[begin:end])
         return score_NV.reshape(*hidden.shape[:-1], score_NV.shape[1])

@@ -30,7 +30,6 @@ class Block(NamedTuple):
     product_PRM: Tensor
     gradient_PRM: Tensor
     offset_PM: Tensor
-    shift_PR: Tensor | None
     counts_PR: Tensor | None
     own_PR: Tensor | None
     rows: tuple[Tensor, ...]
@@ -43,7 +42,7 @@ def make(P: int, R: int, M: int, device: torch.device, dtype: torch.dtype, is_co
     offset_PM[:, -1] = -torch.inf
     counts_PR = torch.ones(P, R, device=device)
     counts_PR[-1, 1], counts_PR[0, -1] = 0.0, WRONG
-    return Block(product_PRM, product_PRM, offset_PM, None, counts_PR if is_counted else None, None, ())
+    return Block(product_PRM, product_PRM, offset_PM, counts_PR if is_counted else None, None, ())
 
 
 def hold(block: Block, rule: Callable[[Block], Tensor], equation: Callable[..., Tensor], no_worse: Check) -> None:
@@ -159,16 +158,19 @@ def test_chunk(
     count_U = is_own_RU.sum(0)
     noise_RU = (count_U - is_own_RU)[stream_TB.reshape(-1)].double()
     target_1R = torch.where(is_there_TB, column_TB, -1).view(1, -1)
-    own = torch.where(is_there_TB, column_TB, -1) if is_merged else F.pad(stream_TB.reshape(-1), (0, 1), value=-1)
+    own_TB = torch.where(is_there_TB, column_TB, -1) if is_merged else None
+    num_counted = U if is_merged else T * B
     block = make(1, T * B, U, device, dtype, is_counted)
-    block = block._replace(rows=(target_1R, stream_TB.reshape(1, -1)), shift_PR=None)
+    block = block._replace(rows=(target_1R, stream_TB.reshape(1, -1)))
     if is_counted:
         assert block.counts_PR is not None
         block.counts_PR[0, 6] = 0.0
-        block = block._replace(shift_PR=torch.randn(1, T * B, device=device))
+        block = block._replace(rows=(*block.rows, torch.randn(1, T * B, device=device)))
 
     def equation(score_1RU: Tensor) -> Tensor:
-        score_RU = score_1RU[0] if block.shift_PR is None else score_1RU[0] + block.shift_PR.t().to(score_1RU.dtype)
+        score_RU = score_1RU[0]
+        for shift_1R in block.rows[2:]:
+            score_RU = score_RU + shift_1R.t().to(score_RU.dtype)
         target_R = score_RU.gather(1, target_1R.clamp(min=0).t())[:, 0]
         weighted_RU = (score_RU + noise_RU.to(score_RU.dtype).log()).masked_fill(noise_RU == 0, -torch.inf)
         estimate_R = weighted_RU.logsumexp(1)
@@ -177,7 +179,9 @@ def test_chunk(
         return ((1 - beta) * ranking_R + beta * noise_R).to(score_RU.dtype).unsqueeze(0)
 
     def rule(block: Block) -> Tensor:
-        return classification_or_ranking(block, count_U.int(), own, beta=beta, penalty=penalty)
+        return classification_or_ranking(
+            block, count_U[:num_counted].int(), own_TB, stream_TB, beta=beta, penalty=penalty
+        )
 
     hold(block, rule, equation, no_worse)
 
@@ -185,8 +189,8 @@ def test_chunk(
 def test_a_word_without_a_column_is_no_loss_of_zero(device: torch.device) -> None:
     block = make(1, 2, 3, device, torch.float32, False)
     rows = torch.tensor([[-2, 0]], device=device), torch.tensor([[0, 1]], device=device)
-    own = torch.tensor([[-2, 0]], device=device)
+    own_TB = torch.tensor([[-2, 0]], device=device)
     count_U = torch.tensor([1, 1, 0], dtype=torch.int32, device=device)
-    loss = classification_or_ranking(block._replace(rows=rows), count_U, own, beta=0.5, penalty=0.0)
+    loss = classification_or_ranking(block._replace(rows=rows), count_U, own_TB, rows[1], beta=0.5, penalty=0.0)
     assert loss.isnan().tolist() == [[True, False]]
     assert not block.gradient_PRM[0, 0].any()

@@ -153,23 +153,26 @@ def _classification_or_ranking(
 
 
 @on_its_device
-def classification_or_ranking(block: Any, count_U: Tensor, own: Tensor, *, beta: float, penalty: float) -> Tensor:
+def classification_or_ranking(
+    block: Any, count_U: Tensor, column_TB: Tensor | None, stream_TB: Tensor, *, beta: float, penalty: float
+) -> Tensor:
     """Turn products into gradients of the scores, and give the loss of each row.
 
     `block.rows` are the columns of the targets (1, R), or −1 and −2 as `distinct_words` gives them, and the rows'
-    streams. `own` are the columns of each stream's targets (L, S), below 0 where there is none, each as often as it is
-    there; or where every position has a column of its own, the streams of the columns (U,).
+    streams, and where these see unequal noise −ln m. `column_TB` are the columns of all positions, whose streams are
+    then the columns of the chunk; None: every position has a column of its own, and `stream_TB` are the streams.
     """
     _, R, U = block.product_PRM.shape
-    (column_1R, stream_1R), shift_1R, counts_1R = block.rows, block.shift_PR, block.counts_PR
-    is_merged, own = own.ndim == 2, own.contiguous()
-    L, S = own.shape if is_merged else (1, 1)
+    column_1R, stream_1R, *shifts = block.rows
+    counts_1R, is_merged = block.counts_PR, column_TB is not None
+    own = stream_TB.flatten() if column_TB is None else column_TB.contiguous()
+    L, S = stream_TB.shape if is_merged else (1, 1)
     loss_1R = torch.empty(1, R, dtype=torch.float32, device=count_U.device)
     _classification_or_ranking[(R,)](
         block.product_PRM,
         block.gradient_PRM,
         block.offset_PM,
-        loss_1R if shift_1R is None else shift_1R.contiguous(),  # any pointer will do where none is read
+        shifts[0].contiguous() if shifts else loss_1R,  # any pointer will do where none is read
         loss_1R if counts_1R is None else counts_1R.contiguous(),
         column_1R.contiguous(),
         stream_1R.contiguous(),
@@ -185,7 +188,7 @@ def classification_or_ranking(block: Any, count_U: Tensor, own: Tensor, *, beta:
         RANKS=beta < 1.0,
         CLASSIFIES=beta > 0.0,
         MERGED=is_merged,
-        SHIFTED=shift_1R is not None,
+        SHIFTED=bool(shifts),
         COUNTED=counts_1R is not None,
         STEPS=triton.next_power_of_2(L),
         BLOCK=min(BLOCK, triton.next_power_of_2(U)),

@@ -1,5 +1,7 @@
 """Adaptive softmax (Grave et al., 2017): the frequent words in one softmax, the rare ones in smaller ones behind it.
 
+The sum over the vocabulary is 1 as it stands, so ln Z is 0 and no constant takes its place.
+
 The head is a softmax over the S most frequent words and one entry per tail. A tail is a softmax over its own words, of
 a hidden layer that is projected to D / div_value^i units. With k(w) the tail of a rare word:
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,12 +31,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bnce.errors import UserError
-from bnce.losses.exact_layer import ExactLayer, by_frequency
 from bnce.losses.loss import OutputBatch
-from bnce.losses.scored import Scoring, score, scored
+from bnce.losses.scored import scored
 from bnce.losses.scores import log_normaliser, score_all, score_words
 from bnce.losses.softmax import cross_entropies
-from bnce.noise import Noise
+from bnce.noise import Noise, Running
 
 # The shares of the vocabulary after which the tails begin. At V = 800K these are the cutoffs 60,000 and 160,000 of
 # Baevski and Auli (2019), at WikiText-103's V = 267K about fairseq's 20,000 and 60,000.
@@ -43,29 +44,24 @@ CUTOFF_SHARES = (3 / 40, 1 / 5)
 
 def adaptive_softmax(batch: OutputBatch, record: Any) -> Tensor:
     """Compute −ln p(target) of every position (T, B); `batch.loss_state` is the `AdaptiveSoftmax` of the record."""
-    words, hidden_ND = batch.words(), batch.hidden_TBD.flatten(0, 1)
-    layer: AdaptiveSoftmax = batch.loss_state
-    place_TB, tail_TB = layer.find(words.target_TB, words.valid_TB)
-    loss_TB = scored(batch, words, cross_entropies, rows=(layer.head_rows(place_TB, tail_TB),))
-    place_N = place_TB.reshape(-1)
-    for tail, position_Q, is_there_Q, excess in layer.positions(tail_TB.reshape(-1)):
-        scoring = Scoring(
+    words, layer = batch.words(), batch.loss_state
+    head_TB, tail_TB, place_TB = layer.find(words.target_TB, words.valid_TB)
+    loss_TB = scored(batch, words, cross_entropies, rows=(head_TB,))
+    capacities = layer.capacities_for(words.target_TB)
+    for number, (tail, capacity) in enumerate(zip(layer.all_tails(), capacities, strict=True), start=1):
+        is_there_TB = tail_TB == number
+        loss_TB = loss_TB + scored(
+            batch,
+            words.that_count(is_there_TB),
             cross_entropies,
-            counts_PR=is_there_Q.to(batch.score_dtype).unsqueeze(0),
-            rows=(torch.where(is_there_Q, place_N.index_select(0, position_Q) - tail.begin, 0).unsqueeze(0),),
-            place_R=position_Q,
-            num_positions=len(place_N),
+            hidden_TBD=tail.project(batch.hidden_TBD),
+            tables=(tail.weight, tail.bias),
+            rows=(torch.where(is_there_TB, place_TB - tail.begin, 0),),
+            capacity=capacity,
         )
-        small_1Qd = tail.project(hidden_ND.index_select(0, position_Q)).unsqueeze(0)
-        loss_TB = loss_TB + score(small_1Qd, tail.weight, tail.bias, None, None, scoring).view(loss_TB.shape) + excess
+        if capacity is not None:
+            loss_TB = loss_TB + layer.excess(number, is_there_TB.sum(), capacity)
     return loss_TB
-
-
-def _tail_size(hidden_size: int, div_value: float, number: int) -> int:
-    """Give the units of a tail, at least one; the power of a large number is none that Python could hold."""
-    if number * math.log(div_value) > math.log(hidden_size) + 1:
-        return 1
-    return max(1, int(hidden_size // div_value**number))
 
 
 class Tail(nn.Module):
@@ -83,16 +79,21 @@ class Tail(nn.Module):
         return F.linear(hidden_ND.to(self.projection.dtype), self.projection)
 
 
-class AdaptiveSoftmax(ExactLayer):
-    """The tails, each with a capacity of so many targets of a chunk."""
+class AdaptiveSoftmax(nn.Module):
+    """The tails, each with a capacity of so many targets of a chunk, and the place of every word.
 
-    parts = "tail"
-    place_V: Tensor  # by frequency
+    Weight and bias of the output layer are the rows of the head.
+    """
 
     def __init__(self, hidden_size: int, noise: Noise, *, cutoffs: Sequence[int] = (), div_value: float = 4.0) -> None:
         """`cutoffs` are the places, in the order of frequency, at which the tails begin; none: by V."""
-        super().__init__(noise)
-        V = self.vocab_size
+        super().__init__()
+        if isinstance(noise, Running):
+            raise UserError(
+                "This loss orders the words by their frequencies before training, but bnce.noise.Running counts them "
+                "while it trains: give the counts of the targets (bnce.noise.from_targets counts them)."
+            )
+        V = len(noise)
         cutoffs = list(cutoffs) or default_cutoffs(V)
         if sorted(set(cutoffs)) != cutoffs or cutoffs[0] < 1 or cutoffs[-1] >= V:
             raise UserError(
@@ -100,29 +101,41 @@ class AdaptiveSoftmax(ExactLayer):
             )
         self.cutoffs, self.num_frequent = cutoffs, cutoffs[0]
         self.num_rows = self.num_frequent + len(cutoffs)
-        ends = [*cutoffs[1:], V]
-        self.tails = nn.ModuleList(
-            Tail(hidden_size, _tail_size(hidden_size, div_value, number), begin, end)
-            for number, (begin, end) in enumerate(zip(cutoffs, ends, strict=True), start=1)
-        )
-        place_V = None if self.probs_V is None else by_frequency(self.probs_V)
-        self.keep("place_V", place_V)
-        tails_C1 = np.arange(1, len(cutoffs) + 1)[:, None]
-        places_CV = None if place_V is None else np.searchsorted(cutoffs, place_V, side="right") == tails_C1
-        self.place(places_CV, len(cutoffs))
+        self.tails, size = nn.ModuleList(), hidden_size
+        for number, (begin, end) in enumerate(zip(cutoffs, [*cutoffs[1:], V], strict=True), start=1):
+            if size > 1:  # else the power may be larger than any number
+                size = max(1, int(hidden_size // div_value**number))
+            self.tails.append(Tail(hidden_size, size, begin, end))
+        self.capacities: Sequence[int] | None = None
+        self.places_CV: np.ndarray | None = None  # whether a word is in a tail; none where the noise has no values
+        self.most_C = torch.zeros(len(cutoffs), dtype=torch.int64, device="cpu")
+        self._ordered_V = torch.empty(V, device="meta")
+        if not noise.log_probs_V.is_meta:
+            prob_V = noise.log_target_probs().detach().cpu().double().exp()
+            self._sorted_V, order_V = torch.sort(prob_V / prob_V.sum(), descending=True, stable=True)
+            self._ordered_V = torch.empty_like(order_V).scatter_(0, order_V, torch.arange(V, device="cpu"))
+            tails_C1 = np.arange(1, len(cutoffs) + 1)[:, None]
+            self.places_CV = np.searchsorted(cutoffs, self._ordered_V.numpy(), side="right") == tails_C1
+            self.shares = [float(self._sorted_V[tail.begin : tail.end].sum()) for tail in self.all_tails()]
+        self.place_V = self._ordered_V  # the place of each word in the order of frequency
+
+    def bring(self, device: torch.device) -> None:
+        """Have the places of words on the device that the next step computes on.
+
+        They are no buffers: `to_empty` would lose them, and `from_pretrained` of transformers put empty memory there.
+        """
+        if self.place_V.device != device:
+            self.place_V = self._ordered_V.to(device)
+            self.most_C = torch.zeros(len(self.cutoffs), dtype=torch.int64, device=device)
 
     def start_(self, bias_R: Tensor) -> None:
         """Start at the unigram model; projections keep the size of what they project (Glorot and Bengio, 2010)."""
-        assert self.probs_V is not None
-        sorted_V = torch.from_numpy(-np.sort(-self.probs_V))
-        shares = []
-        for tail in self.all_tails():
-            share_v = sorted_V[tail.begin : tail.end]
-            shares.append(share_v.sum())
+        for tail, share in zip(self.all_tails(), self.shares, strict=True):
             nn.init.xavier_uniform_(tail.projection)
             tail.weight.uniform_(-0.05, 0.05)
-            tail.bias.copy_((share_v / shares[-1]).log())
-        bias_R.copy_(torch.cat([sorted_V[: self.num_frequent], torch.stack(shares)]).log())
+            tail.bias.copy_((self._sorted_V[tail.begin : tail.end] / share).log())
+        shares_C = self._sorted_V.new_tensor(self.shares)
+        bias_R.copy_(torch.cat([self._sorted_V[: self.num_frequent], shares_C]).log())
 
     def all_tails(self) -> list[Tail]:
         """Give the tails in the order of their words."""
@@ -133,41 +146,56 @@ class AdaptiveSoftmax(ExactLayer):
         named = dict(self.named_parameters())
         return {name: parameter for name, parameter in named.items() if not name.endswith(".projection")}
 
-    def find(self, target_N: Tensor, valid_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Give each target's place by frequency, and its tail, counted from 1; 0: it is in the head or does not count.
+    def find(self, target_N: Tensor, valid_N: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the row of the head that leads to each target, its tail, counted from 1, and its place by frequency.
 
-        The last places of the head and the tails are few, so they are compared with one after the other.
+        The tail is 0 if the target is in the head or does not count. The last places of the head and the tails are few,
+        so they are compared with one after the other.
         """
         place_N = self.place_V[target_N]
         tail_N = torch.zeros_like(place_N)
         for cutoff in self.cutoffs:
             tail_N = tail_N + (place_N >= cutoff)
-        return place_N, tail_N if valid_N is None else torch.where(valid_N, tail_N, 0)
-
-    def head_rows(self, place_N: Tensor, tail_N: Tensor) -> Tensor:
-        """Give the row of the head that leads to a word: its own, or that of its tail."""
+        tail_N = tail_N if valid_N is None else torch.where(valid_N, tail_N, 0)
         head_N = torch.where(tail_N > 0, self.num_frequent - 1 + tail_N, place_N)
-        return head_N.clamp(max=self.num_rows - 1)  # of positions that do not count
+        return head_N.clamp(max=self.num_rows - 1), tail_N, place_N  # at most: of positions that do not count
 
-    def positions(self, tail_N: Tensor) -> Iterator[tuple[Tail, Tensor, Tensor, Tensor]]:
-        """Give for each tail the positions of its targets (Q,), which of them are any, and 0; beyond capacity NaN."""
-        tails = self.all_tails()
-        number_C = torch.arange(1, len(tails) + 1, device=tail_N.device)
-        count_C = (tail_N.unsqueeze(1) == number_C).sum(0)
-        N = len(tail_N)
-        sizes = self.choose_sizes(count_C, N)
-        order_N = torch.sort(tail_N, stable=True).indices
-        first_C = N - count_C.flip(0).cumsum(0).flip(0)  # the tails are the last ones in this order
-        for number, (tail, size) in enumerate(zip(tails, sizes, strict=True)):
-            place_Q = torch.arange(size, device=tail_N.device)
-            position_Q = order_N.index_select(0, (first_C[number] + place_Q).clamp(max=max(0, N - 1)))
-            excess = torch.where(count_C[number] > size, torch.nan, 0.0)
-            yield tail, position_Q, place_Q < count_C[number], excess
+    def capacities_for(self, target_TB: Tensor) -> Sequence[int | None]:
+        """Say how many targets each tail has at most in this step; None on a CPU, which takes as many as there are.
+
+        Where nobody has counted the text, it is what targets that follow the frequencies need, with a margin.
+        """
+        if self.capacities is not None:
+            return self.capacities
+        if target_TB.device.type == "cpu" and not torch.compiler.is_compiling():
+            return [None] * len(self.cutoffs)
+        N = target_TB.numel()
+        return [math.ceil(1.25 * N * share + 6 * math.sqrt(N * share) + 1) for share in self.shares]
+
+    def excess(self, number: int, count: Tensor, capacity: int) -> Tensor:
+        """Give 0, or NaN where a tail has more targets than its capacity, and note how many."""
+        lacking = torch.where(count > capacity, count, 0)
+        self.most_C[number - 1].copy_(torch.maximum(self.most_C[number - 1], lacking))
+        return torch.where(lacking > 0, torch.nan, 0.0)
+
+    def check(self) -> None:
+        """Raise where the targets of a step so far needed more than a tail's capacity, so that its loss was NaN."""
+        for number, most in enumerate(self.most_C.tolist()):
+            if most:
+                self.most_C.zero_()
+                given = "targets that follow the noise need"
+                if self.capacities is not None:
+                    given = f"capacities say ({self.capacities[number]})"
+                raise UserError(
+                    f"The targets of an earlier step needed {most} places in tail {number + 1}, more than {given}, so "
+                    "its loss was NaN. Give larger capacities, one number per tail, or noise with the counts of these "
+                    "targets."
+                )
 
     def log_probs(self, hidden_ND: Tensor, weight_RD: Tensor, bias_R: Tensor, words_NK: Tensor) -> Tensor:
         """Compute ln p of K words for each position; only the tails that these words are in are normalised."""
-        place_NK, tail_NK = self.find(words_NK)
-        log_prob_NK = score_words(hidden_ND, weight_RD, bias_R, self.head_rows(place_NK, tail_NK))
+        head_NK, tail_NK, place_NK = self.find(words_NK)
+        log_prob_NK = score_words(hidden_ND, weight_RD, bias_R, head_NK)
         log_prob_NK = log_prob_NK - log_normaliser(hidden_ND, weight_RD, bias_R).unsqueeze(1)
         for number, tail in enumerate(self.all_tails(), start=1):
             is_there_NK = tail_NK == number

@@ -39,8 +39,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bnce.kernels import usable
-from bnce.losses.loss import OutputBatch, count_steps
-from bnce.losses.scored import Block, Scoring, finish, score, scores
+from bnce.losses.loss import OutputBatch, Words, count_noise
+from bnce.losses.scored import Block, finish, scored, scores
 from bnce.noise import Noise
 
 
@@ -49,25 +49,25 @@ def batch_nce(batch: OutputBatch, record: Any) -> Tensor:
 
     The drawn words come from `batch.loss_state`, or where that is None from the noise of the batch.
     """
-    column_TM, shift_TM, counts_TB = columns(batch, record.num_noise)
-    target_TB = batch.target_TB
+    column_TM, shift_TM, words = columns(batch, record.num_noise)
+    target_TB = words.target_TB
     own_TB = torch.arange(target_TB.shape[1], device=target_TB.device).expand(target_TB.shape)
-    scoring = Scoring(
+    return scored(
+        batch,
+        words,
         classification,
         word_PM=column_TM,
         shift_PM=shift_TM,
-        counts_PR=counts_TB,
+        log_z=batch.log_z,
         rows=(own_TB,),
-        sparse=batch.sparse,
         is_exact=True,
     )
-    return score(batch.hidden_TBD, batch.weight_VD, batch.bias_V, batch.log_z, None, scoring)
 
 
-def columns(batch: OutputBatch, num_drawn: int) -> tuple[Tensor, Tensor, Tensor | None]:
+def columns(batch: OutputBatch, num_drawn: int) -> tuple[Tensor, Tensor, Words]:
     """Give the words of the columns (T, M), the targets and as Section 3.2 has it K further ones, and their shifts.
 
-    Third, which positions count (T, B); None: all.
+    Third, the targets, and which of them count.
     """
     drawn: Noise = batch.noise if batch.loss_state is None else batch.loss_state
     drawn_TK = drawn.sample((batch.target_TB.shape[0], num_drawn)) if num_drawn else None
@@ -76,21 +76,23 @@ def columns(batch: OutputBatch, num_drawn: int) -> tuple[Tensor, Tensor, Tensor 
         from bnce.kernels.columns import step_columns
 
         log_drawn_V = drawn.log_probs_V if is_mixed else None
-        return step_columns(batch.target_TB, batch.valid_TB, drawn_TK, batch.noise.log_probs_V, log_drawn_V)
+        given = batch.target_TB, batch.valid_TB, drawn_TK, batch.noise.log_probs_V, log_drawn_V
+        column_TM, shift_TM, counts_TB = step_columns(*given)
+        return column_TM, shift_TM, Words(batch.target_TB, counts_TB)
     words = batch.words()
-    counted = count_steps(words.valid_TB, words.target_TB, num_drawn, batch.score_dtype)
-    target_TB = words.target_TB
-    column_TM = target_TB if drawn_TK is None else torch.cat([target_TB, drawn_TK], dim=1)  # V^t of Eq. (12)
+    valid_TB, log_num_noise = count_noise(batch, words.valid_TB, num_drawn)
+    column_TM = (
+        words.target_TB if drawn_TK is None else torch.cat([words.target_TB, drawn_TK], dim=1)
+    )  # V^t of Eq. (12)
     log_noise_TM = batch.noise.log_prob(column_TM)
     if is_mixed:
-        log_noise_TM = log_mixture(log_noise_TM, drawn.log_prob(column_TM), counted.log_num_noise, num_drawn)
+        log_noise_TM = log_mixture(log_noise_TM, drawn.log_prob(column_TM), log_num_noise, num_drawn)
     # differs from the paper: Eqs. (7) and (8) form exp(·)/Z and divide; the log-odds never overflow.
-    shift_TM = -log_noise_TM - counted.log_num_noise
-    if counted.valid_TB is None:
-        return column_TM, shift_TM, None
-    # A position that does not count is no noise to others either. Drawn words always are.
-    shift_TM = shift_TM.masked_fill(F.pad(~counted.valid_TB, (0, num_drawn)), -torch.inf)
-    return column_TM, shift_TM, words.that_count(counted.valid_TB).counts_TB
+    shift_TM = -log_noise_TM - log_num_noise
+    if valid_TB is not None:
+        # A position that does not count is no noise to others either. Drawn words always are.
+        shift_TM = shift_TM.masked_fill(F.pad(~valid_TB, (0, num_drawn)), -torch.inf)
+    return column_TM, shift_TM, words.that_count(valid_TB)
 
 
 def log_mixture(log_batch_TM: Tensor, log_drawn_TM: Tensor, log_num_noise: Tensor | float, num_drawn: int) -> Tensor:

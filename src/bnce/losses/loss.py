@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,37 +90,25 @@ class Words:
         return loss_TB if self.counts_TB is None else torch.where(self.counts_TB == 1, loss_TB, self.counts_TB)
 
 
-class Counted(NamedTuple):
-    """Which positions are trained on, where the batch is the noise."""
+def count_noise(
+    batch: OutputBatch, valid_TB: Tensor | None, num_drawn: int | None = None
+) -> tuple[Tensor | None, Tensor | float]:
+    """Say which positions are trained on where the batch is the noise (None: all), and ln m of what they see.
 
-    valid_TB: Tensor | None  # None: all
-    log_num_noise: Tensor | float  # ln of the noise words that positions see, such as (T, 1) by step or (B,) by stream
-    stream_TB: Tensor | None = None  # numbers of the streams, where the batch has ids for them
-
-
-def count_steps(valid_TB: Tensor | None, target_TB: Tensor, num_drawn: int, dtype: torch.dtype) -> Counted:
-    """Count where a position sees the other targets of its time step, and K drawn words."""
-    B = target_TB.shape[1]
-    if valid_TB is None and B + num_drawn > 1:
-        return Counted(None, math.log(B + num_drawn - 1))
-    valid_TB = torch.ones_like(target_TB, dtype=torch.bool) if valid_TB is None else valid_TB
-    num_noise_T1 = valid_TB.sum(1, keepdim=True) - 1 + num_drawn
-    return Counted(valid_TB & (num_noise_T1 > 0), num_noise_T1.clamp(min=1).to(dtype).log())
-
-
-def count_streams(valid_TB: Tensor | None, target_TB: Tensor, stream_TB: Tensor | None, dtype: torch.dtype) -> Counted:
-    """Count where a position sees the targets of all other streams, at all time steps."""
-    T, B = target_TB.shape
-    if valid_TB is None and stream_TB is None and B > 1:
-        return Counted(None, math.log(max(1, (B - 1) * T)))
-    valid_TB = torch.ones_like(target_TB, dtype=torch.bool) if valid_TB is None else valid_TB
-    if stream_TB is None:
-        num_noise_B = valid_TB.sum() - valid_TB.sum(0)
-        return Counted(valid_TB & (num_noise_B > 0), num_noise_B.clamp(min=1).to(dtype).log())
-    id_N = stream_TB.reshape(-1).long()
-    last = torch.iinfo(torch.int64).max  # what does not count stands behind all streams
-    sorted_N, _ = torch.sort(torch.where(valid_TB.reshape(-1), id_N, last))
-    first_N = torch.searchsorted(sorted_N, id_N)
-    num_own_N = torch.searchsorted(sorted_N, id_N, right=True) - first_N
-    num_noise_TB = valid_TB.sum() - num_own_N.reshape(T, B)
-    return Counted(valid_TB & (num_noise_TB > 0), num_noise_TB.clamp(min=1).to(dtype).log(), first_N.reshape(T, B))
+    With a number of drawn words, a position sees these and the other targets of its time step; else the targets of all
+    other streams, at all time steps. ln m is one number, or such as (T, 1) by step or (B,) by stream.
+    """
+    (T, B), stream_TB = batch.target_TB.shape, batch.stream_TB
+    if valid_TB is None and stream_TB is None and B + (num_drawn or 0) > 1:
+        return None, math.log(max(1, (B - 1) * T) if num_drawn is None else B - 1 + num_drawn)
+    valid_TB = torch.ones_like(batch.target_TB, dtype=torch.bool) if valid_TB is None else valid_TB
+    if num_drawn is not None:
+        num_noise = valid_TB.sum(1, keepdim=True) - 1 + num_drawn
+    elif stream_TB is None:
+        num_noise = valid_TB.sum() - valid_TB.sum(0)
+    else:
+        last = torch.iinfo(torch.int64).max  # what does not count stands behind all streams
+        sorted_N, _ = torch.where(valid_TB, stream_TB.long(), last).flatten().sort()
+        first_TB, end_TB = (torch.searchsorted(sorted_N, stream_TB.long(), right=right) for right in (False, True))
+        num_noise = valid_TB.sum() - (end_TB - first_TB)
+    return valid_TB & (num_noise > 0), num_noise.clamp(min=1).to(batch.score_dtype).log()

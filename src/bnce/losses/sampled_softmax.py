@@ -67,7 +67,7 @@ def sampled_softmax(batch: OutputBatch, record: Any) -> Tensor:
         words,
         functools.partial(ranking, word_C=None if tries is None else word_C),
         tables=(weight_CD, offset_C if is_word_C is None else offset_C.where(is_word_C, -torch.inf)),
-        own_TB=own_N,
+        own_TB=own_N.view(words.target_TB.shape),
         rows=() if tries is None else (words.target_TB,),
     )
 

@@ -14,12 +14,12 @@ A rule is called with a `Block` and does all between the two products:
 
     rule(block) -> loss_PR
 
-It reads `product_PRM`, adds `offset_PM` and `shift_PR`, writes the gradient of the scores into `gradient_PRM` (which is
-the memory of the products unless their types differ), turns `own_PR` into the gradient of its scores, and gives the
-loss of every row in float32 or wider. No shape depends on the data. An offset is −∞ where a column does not count: the
-rule must find nothing there. `counts_PR` is 1 where a row counts; where it does not, its gradient is 0 and its loss is
-`counts_PR` itself, 0 or NaN. So a kernel of this signature can do the whole of a block in one launch, in the place of
-its plain rule.
+It reads `product_PRM`, adds `offset_PM`, writes the gradient of the scores into `gradient_PRM` (which is the memory of
+the products unless their types differ), turns `own_PR` into the gradient of its scores, and gives the loss of every row
+in float32 or wider. No shape depends on the data. An offset is −∞ where a column does not count: the rule must find
+nothing there. `counts_PR` is 1 where a row counts; where it does not, its gradient is 0 and its loss is `counts_PR`
+itself, 0 or NaN. So a kernel of this signature can do the whole of a block in one launch, in the place of its plain
+rule.
 
 Legend: P problems with columns of their own (the T time steps, or 1), R rows of each (its positions), M columns of
 each, D hidden, E = D or with padding, V rows of the tables, N positions.
@@ -43,8 +43,9 @@ from bnce.machine.precision import at_least_float32, product_dtype, product_in_f
 from bnce.rows import gather as read_rows
 from bnce.rows import table_gradient
 
-# Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
-MAX_SCORES = {"cpu": 2**21, "cuda": 2**25}
+# Numbers in one block of scores: few enough that a CPU takes memory of this size again and again without asking the
+# system for it (of twice as many, a chunk loss takes a fifth longer), enough to fill the chip on a GPU.
+MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
 # The same where every row of the tables is a column, of which a block has few positions.
 MAX_LOGITS = {"cpu": 2**22, "cuda": 2**31}
 
@@ -55,7 +56,6 @@ class Block(NamedTuple):
     product_PRM: Tensor  # h·w, in the type of products or in float32
     gradient_PRM: Tensor  # where the gradient goes
     offset_PM: Tensor  # c − ln Z + shift, in float32 or wider
-    shift_PR: Tensor | None  # what else is added to all scores of a row
     counts_PR: Tensor | None  # 1 where a row counts, else its loss; None: all count
     own_PR: Tensor | None  # the score of a row's own target, where that is no column
     rows: tuple[Tensor, ...]  # (P, R) what else there is for each row
@@ -65,19 +65,20 @@ Rule = Callable[[Block], Tensor]
 
 
 @dataclass
-class Scoring:
+class _Scoring:
     """What rows are scored against, and how losses come of the scores."""
 
     rule: Rule
-    word_PM: Tensor | None = None  # the columns; None: every row of the tables in its order
-    shift_PM: Tensor | None = None
-    shift_PR: Tensor | None = None
-    counts_PR: Tensor | None = None
-    rows: Sequence[Tensor] = ()
-    place_R: Tensor | None = None  # where among N positions each row's loss is added; None: rows are the positions
-    num_positions: int = 0
-    sparse: bool = False  # gradients of the tables by row
-    is_exact: bool = False  # products of a narrow type are float32
+    word_PM: Tensor | None
+    shift_PM: Tensor | None
+    counts_PR: Tensor | None
+    rows: Sequence[Tensor]
+    place_R: Tensor | None  # where among N positions each row's loss is added; None: rows are the positions
+    num_positions: int
+    sparse: bool
+    is_exact: bool
+    dtype: torch.dtype  # of products
+    wants_gradients: bool  # already in the forward pass
 
 
 def scored(
@@ -85,61 +86,66 @@ def scored(
     words: Words,
     rule: Rule,
     *,
+    hidden_TBD: Tensor | None = None,
     tables: tuple[Tensor, Tensor] | None = None,
+    word_PM: Tensor | None = None,
+    shift_PM: Tensor | None = None,
     log_z: Tensor | None = None,
     own_TB: Tensor | None = None,
-    shift_TB: Tensor | None = None,
     rows: Sequence[Tensor] = (),
-    **others: Any,
+    capacity: int | None = None,
+    is_exact: bool = False,
 ) -> Tensor:
-    """Compute the loss of every position (T, B) against columns that all positions share.
+    """Compute the loss of every position (T, B) against columns of its time step, or columns that all share.
 
-    On a CPU only positions that count become rows. `tables` are others than the layer's; `own_TB` are scores of own
-    targets, which have a gradient. `rows` are (T, B) here; `others` are fields of `Scoring`.
+    `hidden_TBD` and `tables` are others than the batch's. `word_PM` are the columns, (T, M) or (1, M); None: every row
+    of the tables in its order. `own_TB` are scores of own targets, which have a gradient. `rows` are (T, B) here.
+    Where columns are shared, a `capacity` says how many positions count at most, for a fixed shape; without it only
+    those that count become rows on a CPU. Products of a narrow type are float32 if `is_exact`.
     """
-    hidden_ND, place_R, counts_PR = batch.hidden_TBD.flatten(0, 1), None, words.counts_TB
-    if counts_PR is not None and counts_PR.device.type == "cpu" and not torch.compiler.is_compiling():
-        (place_R,) = torch.nonzero(counts_PR.reshape(-1) == 1, as_tuple=True)
-        hidden_ND, counts_PR = hidden_ND.index_select(0, place_R), None
+    is_eager, counts_TB, place_R = not torch.compiler.is_compiling(), words.counts_TB, None
+    is_shared = word_PM is None or word_PM.shape[0] == 1
+    if is_shared and counts_TB is not None:
+        if capacity is not None:
+            place_R = (counts_TB.flatten() == 1).float().sort(descending=True, stable=True).indices[:capacity]
+        elif counts_TB.device.type == "cpu" and is_eager:
+            (place_R,) = torch.nonzero(counts_TB.flatten() == 1, as_tuple=True)
+            counts_TB = None
 
-    def flat(values_TB: Tensor | None) -> Any:
-        values_1N = None if values_TB is None else values_TB.reshape(1, -1)
-        return values_1N if values_1N is None or place_R is None else values_1N.index_select(1, place_R)
+    def as_rows(values_TB: Tensor | None) -> Any:
+        if values_TB is None or not is_shared:
+            return values_TB
+        values_N = values_TB.flatten(0, 1)
+        return (values_N if place_R is None else values_N.index_select(0, place_R)).unsqueeze(0)
 
-    scoring = Scoring(
-        rule,
-        shift_PR=flat(shift_TB),
-        counts_PR=flat(counts_PR),
-        rows=tuple(flat(values_TB) for values_TB in rows),
-        place_R=place_R,
-        num_positions=words.target_TB.numel(),
-        sparse=batch.sparse,
-        **others,
-    )
+    hidden_TBD = batch.hidden_TBD if hidden_TBD is None else hidden_TBD
     weight_MD, bias_M = (batch.weight_VD, batch.bias_V) if tables is None else tables
-    loss = score(hidden_ND.unsqueeze(0), weight_MD, bias_M, log_z, flat(own_TB), scoring)
+    scoring = _Scoring(
+        rule,
+        word_PM,
+        shift_PM,
+        as_rows(counts_TB),
+        tuple(as_rows(values_TB) for values_TB in rows),
+        place_R,
+        words.target_TB.numel(),
+        batch.sparse,
+        is_exact,
+        product_dtype(weight_MD),
+        # Asked here, because inside a Function gradients always look switched off. A compiler does not know the weights
+        # of positions, so compiled code forms the gradients in its backward pass.
+        torch.is_grad_enabled() and is_eager,
+    )
+    loss: Tensor = _Scored.apply(as_rows(hidden_TBD), weight_MD, bias_M, log_z, as_rows(own_TB), scoring)
     return loss.view(words.target_TB.shape)
-
-
-def score(
-    hidden_PRD: Tensor, weight_VD: Tensor, bias_V: Tensor, log_z: Tensor | None, own_PR: Tensor | None, scoring: Scoring
-) -> Tensor:
-    """Compute the loss of every row (P, R), or where rows have places of every position (N,)."""
-    # Asked here, because inside a Function gradients always look switched off. A compiler does not know the weights of
-    # positions, so compiled code forms the gradients in its backward pass.
-    wants_gradients = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    tables = hidden_PRD, weight_VD, bias_V, log_z, own_PR
-    loss: Tensor = _Scored.apply(*tables, scoring, product_dtype(weight_VD), wants_gradients)
-    return loss
 
 
 class _Scored(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tables, scoring, dtype, wants_gradients = arguments
+        *tables, scoring = arguments
         loss_PR: Tensor
-        loss_PR, *sums = _visit(tables, scoring, dtype, None, wants_gradients and any(ctx.needs_input_grad))
-        ctx.scoring, ctx.dtype, ctx.num_sums = scoring, dtype, len(sums)
+        loss_PR, *sums = _visit(tables, scoring, None, scoring.wants_gradients and any(ctx.needs_input_grad))
+        ctx.scoring, ctx.num_sums = scoring, len(sums)
         ctx.save_for_backward(*sums, *tables)
         if scoring.place_R is None:
             return loss_PR
@@ -154,7 +160,7 @@ class _Scored(torch.autograd.Function):
                 "The loss has no second derivatives, so create_graph=True cannot be used with it: leave it out, or use "
                 "the loss nce or snce."
             )
-        scoring: Scoring = ctx.scoring
+        scoring: _Scoring = ctx.scoring
         saved, (weight_of,) = ctx.saved_tensors, grads  # to be asked for once: checkpointing computes them again
         sums, tables = saved[: ctx.num_sums], saved[ctx.num_sums :]
         hidden_PRD, weight_VD, bias_V, log_z, _ = tables
@@ -164,7 +170,7 @@ class _Scored(torch.autograd.Function):
         if not sums or not _is_even(weight_of, weight_PR):
             if weight_PR.numel():  # of the size of 1, so that a narrow type holds their products with gradients
                 factor = weight_PR.abs().amax().clamp(min=1e-30)
-            _, *sums = _visit(tables, scoring, ctx.dtype, weight_PR / factor, True)
+            _, *sums = _visit(tables, scoring, weight_PR / factor, True)
         hidden_grad, row_grad_PMD, bias_grad_PM = (part * factor for part in sums[:3])
         own_grad = None if sums[3] is None else sums[3] * factor
         log_z_grad = None if log_z is None else -bias_grad_PM.sum().to(log_z.dtype)
@@ -174,7 +180,7 @@ class _Scored(torch.autograd.Function):
             if scoring.word_PM is not None and ctx.needs_input_grad[number]:
                 of_table = table_gradient(table.shape, scoring.word_PM.reshape(-1), of_table, sparse=scoring.sparse)
             table_grads.append(of_table if ctx.needs_input_grad[number] else None)
-        return hidden_grad.to(hidden_PRD.dtype), *table_grads, log_z_grad, own_grad, None, None, None
+        return hidden_grad.to(hidden_PRD.dtype), *table_grads, log_z_grad, own_grad, None
 
 
 def _is_even(weight_of: Tensor, weight_PR: Tensor) -> bool:
@@ -185,16 +191,16 @@ def _is_even(weight_of: Tensor, weight_PR: Tensor) -> bool:
 
 
 def _visit(
-    tables: Sequence[Any], scoring: Scoring, dtype: torch.dtype, weight_PR: Tensor | None, wants_gradients: bool
+    tables: Sequence[Any], scoring: _Scoring, weight_PR: Tensor | None, wants_gradients: bool
 ) -> tuple[Any, ...]:
     """Give the losses (P, R), and if they are wanted the gradients of hidden rows, columns, biases and own scores.
 
     `weight_PR` are the weights of positions; None: 1.
     """
     hidden_PRD, weight_VD, bias_V, log_z, own_PR = tables
-    (P, R, D), device = hidden_PRD.shape, hidden_PRD.device
+    (P, R, D), device, dtype = hidden_PRD.shape, hidden_PRD.device, scoring.dtype
     with torch.autocast(device.type, enabled=False):
-        hidden_PRE, row_PME, offset_PM = _read(hidden_PRD, weight_VD, bias_V, log_z, scoring, dtype)
+        hidden_PRE, row_PME, offset_PM = _read(hidden_PRD, weight_VD, bias_V, log_z, scoring)
         _, M, E = row_PME.shape
         make = functools.partial(torch.zeros if P * R == 0 else torch.empty, dtype=sum_dtype(dtype), device=device)
         loss_PR, own_PR = make(P, R), None if own_PR is None else own_PR.clone()  # its gradients take their place
@@ -212,10 +218,9 @@ def _visit(
                 product_PRM = product_in_float32(hidden_pre, row_pME.mT)
             else:
                 product_PRM = _multiply(hidden_pre, row_pME.mT, gradient_PRM)  # Eq. (7)
-            of_rows = (scoring.shift_PR, scoring.counts_PR, own_PR)
-            shift_pr, counts_pr, own_pr = (None if part is None else part[here] for part in of_rows)
+            counts_pr, own_pr = (None if part is None else part[here] for part in (scoring.counts_PR, own_PR))
             rows = tuple(part[here] for part in scoring.rows)
-            block = Block(product_PRM, gradient_PRM, offset_PM[here[0]], shift_pr, counts_pr, own_pr, rows)
+            block = Block(product_PRM, gradient_PRM, offset_PM[here[0]], counts_pr, own_pr, rows)
             loss_PR[here] = scoring.rule(block)
             if not wants_gradients:
                 continue
@@ -237,10 +242,10 @@ def _visit(
 
 
 def _read(
-    hidden_PRD: Tensor, weight_VD: Tensor, bias_V: Tensor, log_z: Tensor | None, scoring: Scoring, dtype: torch.dtype
+    hidden_PRD: Tensor, weight_VD: Tensor, bias_V: Tensor, log_z: Tensor | None, scoring: _Scoring
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Give hidden rows (P, R, E) and columns (P, M, E) in the type of products, and offsets (P, M)."""
-    (P, R, D), word_PM = hidden_PRD.shape, scoring.word_PM
+    (P, R, D), word_PM, dtype = hidden_PRD.shape, scoring.word_PM, scoring.dtype
     if P * R and usable(weight_VD):
         from bnce.kernels.columns import gather, widen
 
@@ -267,13 +272,14 @@ def _blocks(num_problems: int, num_rows: int, num_columns: int, max_scores: int)
     if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():  # an export, whose sizes stay open
         yield slice(0, num_problems), slice(0, num_rows)
         return
+
+    def part(size: int, most: int) -> int:
+        return -(-size // -(-size // max(1, most)))
+
     if num_problems * num_rows == 0:
         return
-    of_problem = num_rows * num_columns
-    num_parts = -(-of_problem // max_scores)
-    size = -(-num_rows // num_parts) if num_parts > 1 else num_rows
-    num_blocks = -(-num_problems // max(1, max_scores // max(1, of_problem)))
-    together = -(-num_problems // num_blocks)
+    size = part(num_rows, max_scores // max(1, num_columns))
+    together = part(num_problems, max_scores // max(1, size * num_columns))
     for first in range(0, num_problems, together):
         for begin in range(0, num_rows, size):
             yield slice(first, min(first + together, num_problems)), slice(begin, min(begin + size, num_rows))
@@ -296,8 +302,7 @@ def _multiply(left: Tensor, right: Tensor, out: Tensor, adds: bool = False) -> T
 
 def scores(block: Block) -> Tensor:
     """Compute the scores of a block (P, R, M), in the place of its products where these are wide."""
-    score_PRM = at_least_float32(block.product_PRM).add_(block.offset_PM.unsqueeze(1))
-    return score_PRM if block.shift_PR is None else score_PRM.add_(block.shift_PR.unsqueeze(2))
+    return at_least_float32(block.product_PRM).add_(block.offset_PM.unsqueeze(1))
 
 
 def finish(block: Block, gradient_PRM: Tensor, loss_PR: Tensor) -> Tensor:
