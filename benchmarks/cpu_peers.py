@@ -34,7 +34,6 @@ import numpy as np
 import torch
 
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
-from bnce.export.to_onnx import export_onnx
 from bnce.registry import BatchNce, Lstm, SgdConfig
 from bnce.runs.directory import Run
 from bnce.runs.model_file import build_model, save_weights
@@ -269,7 +268,7 @@ def perplexities(given: argparse.Namespace, book: Book, name: str) -> list[str]:
 
 
 def make_large(place: Path) -> None:
-    """Export a run over 800,000 words with random weights: start-up does not depend on what it has learned."""
+    """Write a run over 800,000 words with random weights: start-up does not depend on what it has learned."""
     generator = np.random.default_rng(1)
     letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
     sizes = generator.integers(3, 14, int(LARGE_VOCABULARY * 1.3))
@@ -289,18 +288,16 @@ def make_large(place: Path) -> None:
     opened = Run.lay_out(path, config, Vocabulary(words), normaliser, np.ones(len(words), int), texts={})
     torch.manual_seed(1)
     save_weights(opened, build_model(opened).state_dict(), 1)
-    export_onnx(Run.open(path), place / "large")
 
 
 def startup_table(given: argparse.Namespace, book: Book) -> list[str]:
-    """Time one line of text with a run over 800,000 words, exported and not, with the rivals, and the help."""
+    """Time one line of text with a run over 800,000 words, with the rivals, and the help."""
     work = given.work
     if not (work / "large").is_dir():
         make_large(work)
     line = work / "line.txt"
     line.write_text("the cat sat on the mat\n", encoding="utf-8")
     ways = {
-        "`bnce score EXPORTED`, V = 800,000": bnce("score", work / "large", line, "--json"),
         "`bnce score RUN`, V = 800,000": bnce("score", work / "large-run", line, "--json"),
         "`bnce --help`": bnce("--help"),
     }
@@ -344,12 +341,9 @@ def scoring_table(given: argparse.Namespace, book: Book) -> list[str]:
 
     for name in ("bnce LSTM, B-NCE", "bnce RNN, B-NCE"):
         path = run_of(given, name)
-        exported = Path(f"{path}-onnx")
-        if not exported.is_dir():
-            run(bnce("export", path, "--to", "onnx", "--out", exported))
-        ways = {f"{name}, run": (path, HERE), f"{name}, exported": (exported, HERE)}
+        ways = {name: (path, HERE)}
         if given.before is not None:
-            ways = {f"{name}, run, before": (without_new_settings(path), given.before), **ways}
+            ways = {f"{name}, before": (without_new_settings(path), given.before), **ways}
         found: dict[str, list[list[float]]] = {way: [] for way in ways}
         for number in range(given.rounds):
             for way, arguments in ways.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -34,6 +35,18 @@ BESIDE = {
 }
 # Used where they are found, and never needed: triton comes with PyTorch for a GPU, the others are forms of the softmax.
 NOT_NEEDED = {"triton"}
+# Asks a server that it starts, and ends it.
+SERVED = """
+import json, subprocess, sys, urllib.request
+command = [sys.executable, "-m", "bnce", "serve", sys.argv[1], "--port", "0", "--json"]
+with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+    try:
+        url, asked = json.loads(server.stdout.readline())["url"], json.dumps({"sentences": ["w3 w4"]}).encode()
+        request = urllib.request.Request(f"{url}/score", asked, {"Content-Type": "application/json"})
+        print(urllib.request.urlopen(request, timeout=60).read().decode())
+    finally:
+        server.terminate()
+"""
 
 
 def test_git_leaves_out_an_environment_that_is_a_link(tmp_path: Path) -> None:
@@ -52,7 +65,7 @@ def packages(extra: str) -> set[str]:
         if requirement.name == "bnce":
             found |= {name for other in requirement.extras for name in packages(other)}
         else:
-            found.add(requirement.name)
+            found.add(requirement.name.replace("-", "_"))
     return found
 
 
@@ -159,7 +172,9 @@ def test_the_files_hold_what_they_should(installed: Installed) -> None:
         (name,) = (name for name in inside if name.endswith(".dist-info/METADATA"))
         description = archive.read(name).decode("utf-8")
     tracked = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "bnce").rglob("*")}
-    data = {name for name in tracked if name.endswith((".py", ".toml", ".typed", ".cu", ".html", ".css", ".js"))}
+    data = {
+        name for name in tracked if name.endswith((".py", ".toml", ".typed", ".cu", ".html", ".css", ".js", ".onnxtxt"))
+    }
     assert {name for name in inside if ".dist-info/" not in name} == data
     assert "Description-Content-Type: text/markdown\n" in description
     # On a package index nothing stands beside the README.
@@ -216,32 +231,46 @@ def test_the_base_says_what_each_extra_brings(installed: Installed) -> None:
     )
 
 
-def test_a_trained_run_needs_the_layer_and_the_base_alone(installed: Installed, tmp_path: Path) -> None:
-    """As docs/usage.md says: no package of the extra train is wanted to use what was trained."""
+def test_a_run_is_used_by_the_base_alone(installed: Installed, tmp_path: Path) -> None:
+    """As docs/usage.md says: what was trained needs neither PyTorch nor any other package of an extra."""
     corpus = small_corpus(tmp_path / "corpus")
     made = Run.create(tmp_path / "run", small_config(corpus), corpus)
     save_weights(made, small_model("relu-lstm").state_dict(), 1)
-    run = str(made.path)
-    (tmp_path / "text").write_text("w3 w4\n", encoding="utf-8")
-    (tmp_path / "table.tsv").write_text("word\nw3\n", encoding="utf-8")
-    (tmp_path / "lists").write_text("a-1 w3\na-2 w4\n", encoding="utf-8")
-    (tmp_path / "words").write_text("yak\n", encoding="utf-8")
-    commands = (
-        ("score", run, str(tmp_path / "text")),
-        ("surprisal", run, str(tmp_path / "table.tsv"), "--out", str(tmp_path / "surprisal.tsv")),
-        ("rescore", run, str(tmp_path / "lists"), "--format", "kaldi", "--json"),
-        ("generate", run, "--max-words", "3"),
-        ("vocab", run, "--add", str(tmp_path / "words"), "--out", str(tmp_path / "more")),
-        ("info", run),
+    contents = {
+        "text.txt": "w3 w4\n",
+        "table.tsv": "word\nw3\n",
+        "lists": "a-1 w3\na-2 w4\n",
+        "words": "yak\n",
+        "shard.jsonl": '{"text": "w3"}\n',
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+
+    def run(visible: tuple[str, ...], *commands: str) -> None:
+        written = [command.replace("PLACE", str(tmp_path)).split() for command in commands]
+        code = (
+            "import sys\n"
+            "from bnce.__main__ import main\n"
+            f"for command in {written!r}:\n"
+            "    sys.argv = ['bnce', *command]\n"
+            "    try: main()\n"
+            "    except SystemExit as end: assert end.code == 0, command\n"
+        )
+        done = installed.run(visible, "python", "-c", code)
+        assert done.returncode == 0, done.stderr
+
+    run(
+        BASE,
+        "score PLACE/run PLACE/text.txt",
+        "rescore PLACE/run PLACE/lists --format kaldi --json",
+        "generate PLACE/run --max-words 3",
+        "surprisal PLACE/run PLACE/table.tsv --out PLACE/surprisal.tsv",
+        "filter PLACE/run PLACE/shard.jsonl --out PLACE/filtered",
+        "info PLACE/run",
     )
-    code = (
-        "import sys\n"
-        "from bnce.__main__ import main\n"
-        f"for command in {commands!r}:\n"
-        "    sys.argv = ['bnce', *command]\n"
-        "    try: main()\n"
-        "    except SystemExit as end: assert end.code == 0, command\n"
-    )
-    done = installed.run((*BASE, "torch"), "python", "-c", code)
-    assert done.returncode == 0, done.stderr
+    run((*BASE, *EXTRAS["data"]), "surprisal PLACE/run PLACE/text.txt --out PLACE/surprisal.parquet")
+    run((*BASE, *EXTRAS["layer"]), "vocab PLACE/run --add PLACE/words --out PLACE/more")
     assert (tmp_path / "more" / "vocab.txt").is_file()
+    served = installed.run((*BASE, *EXTRAS["serve"]), "python", "-c", SERVED, str(made.path))
+    assert served.returncode == 0, served.stderr
+    assert json.loads(served.stdout)["sentences"][0]["words"] == ["w3", "w4", "</s>"]

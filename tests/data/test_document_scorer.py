@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import Command
-from small_corpus import change_weights, small_run
+from small_corpus import change_weights
 
 import bnce as package
 
@@ -73,16 +73,3 @@ with multiprocessing.get_context("fork").Pool(2) as pool:
     assert pool.map(scorer, [["ba da fa"]])[0]["perplexity"] == [here]
 """
     subprocess.run([sys.executable, "-c", program, trained], check=True, timeout=60)
-
-
-def test_without_pytorch(tmp_path: Path) -> None:
-    """Documents and tables of words need neither PyTorch nor, as lines of text, Arrow."""
-    run = small_run(tmp_path / "run", "relu-lstm")
-    (tmp_path / "a.jsonl").write_text('{"text": "w3 w4"}\n', encoding="utf-8")
-    (tmp_path / "a.tsv").write_text("word\nw3\nw4\n", encoding="utf-8")
-    program = "import sys; sys.modules['torch'] = sys.modules['pyarrow'] = None; from bnce.__main__ import main; main()"
-    for command, source, out in (("filter", "a.jsonl", "out"), ("surprisal", "a.tsv", "b.tsv")):
-        arguments = [command, run, tmp_path / source, "--out", tmp_path / out]
-        subprocess.run([sys.executable, "-c", program, *map(str, arguments)], check=True, timeout=60)
-    assert json.loads((tmp_path / "out" / "a.jsonl").read_text())["num_words"] == 2
-    assert (tmp_path / "b.tsv").read_text().count("\n") == 3

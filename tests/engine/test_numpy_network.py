@@ -5,8 +5,6 @@ Legend: N positions, D hidden, V vocabulary.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -88,32 +86,17 @@ def test_an_exact_layer_is_left_to_pytorch(tmp_path: Path, monkeypatch: pytest.M
         open_network(run)
 
 
-def test_without_pytorch(tmp_path: Path) -> None:
-    run = small_run(tmp_path / "run", "relu-lstm")
-    check = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import numpy as np\n"
-        "from bnce.engine.packer import score\n"
-        "from bnce.runs.directory import Run\n"
-        "from bnce.runs.model_file import open_network\n"
-        f"network = open_network(Run.open({str(run)!r}))\n"
-        "print(score(network, [np.array([3, 4, 0])]).log_probs(network.log_z).tolist())"
-    )
-    answer = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    network = TorchNetwork(trained_model(run))
-    expected = score(network, [np.array([3, 4, 0])]).log_probs(network.log_z)
-    np.testing.assert_allclose(
-        [float(number) for number in answer.stdout.strip("[]\n").split(",")], expected, atol=1e-5
-    )
-
-
 def test_a_file_that_is_not_the_runs(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run", "lstm")
     change_weights(run, lambda tensors: tensors.pop("output.bias"))
     with pytest.raises(UserError, match=r"does not fit the run's config.toml and vocab.txt: 'output.bias'"):
         open_network(Run.open(run))
     path = run / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-7])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9] + bytes(2) + whole[-7:])
+    with pytest.raises(UserError, match="is damaged: its checksum does not match its contents"):
+        open_network(Run.open(run))
+    path.write_bytes(whole[:-7])
     with pytest.raises(UserError, match="is incomplete or not a safetensors file"):
         open_network(Run.open(run))
     path.unlink()

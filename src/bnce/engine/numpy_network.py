@@ -24,6 +24,7 @@ from bnce.registry import Loss, ModelConfig
 # One block of scores: 2^20 numbers fit into a CPU's cache.
 BLOCK_POSITIONS, BLOCK_WORDS = 512, 2048
 SCALE_SUFFIX = ".scale"
+HIDDEN = {"hidden.weight": 0, "cell.weight_hh_l0": 1, "enter.weight": 0}  # where bodies have D as an axis
 # NumPy has no bf16, which is the upper half of a float32.
 TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2", "I8": "|i1"}
 
@@ -52,6 +53,10 @@ class NumpyNetwork(Network):
             for name, table in tables.items()
             if name.startswith("body.")
         }
+        hidden_sizes = [weights[key].shape[axis] for key, axis in HIDDEN.items() if key in weights]
+        sizes = [self._embedding.shape[1], *hidden_sizes]
+        if sizes != [model.embedding_size, model.hidden_size][: len(sizes)]:
+            raise ValueError(f"size mismatch: it has the embedding and hidden sizes {sizes}")
         self._body = BODIES[model.name](model.settled(), weights, self._embedding.rows)
         self.num_context, self.num_words_seen = self._body.num_context, self._body.num_words_seen
         self.log_z, self.loss_name = float(tables["output.log_z"].rows(...)), loss.name

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bnce import files
 from bnce.errors import UserError, argument
-from bnce.runs.model_file import opened
+from bnce.runs.model_file import DAMAGED, opened
 from bnce.runs.packed_rows import unpack_rows
 
 STATE_FORMAT = "bnce-state-2"
@@ -146,7 +146,7 @@ def _check(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], 
     if metadata.get("format") != kind:
         raise UserError(f"'{path}' is not a {kind} file: it says '{metadata.get('format', 'nothing')}'.")
     if metadata.pop("checksum", None) != _checksum(tensors, metadata):
-        raise UserError(f"'{path}' is damaged: its checksum does not match its contents.")
+        raise UserError(DAMAGED.format(path))
 
 
 def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import math
 import re
 import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from bnce.engine.network import Network
     from bnce.language_model import LanguageModel
 
+DAMAGED = "'{}' is damaged: its checksum does not match its contents."
+# How a checksum names numbers, which is as PyTorch does, and how much is read at a time.
+_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I8": "int8"}
+_PIECE = 2**20
 RUN_KEY, CALIBRATION = "run", "calibration"  # in the metadata: the digest of run.json; what was fitted after training
 # The parts of a network in the order it has them, and the names of their tensors, without the scales of packed rows.
 _PARTS = {
@@ -93,6 +99,7 @@ def open_network(run: Run, device: str = "cpu", precision: str = "float32", *, i
     if device == "cpu" and precision == "float32" and can_compute(model, loss) and not prefers_torch:
         path = _model_path(run)
         metadata = _check_owner(run, read_metadata(path))
+        _check_contents(path)
         try:
             network = NumpyNetwork(path, model, loss, is_calibrated=CALIBRATION in metadata)
             if network.vocab_size != len(run.vocabulary):
@@ -107,6 +114,25 @@ def open_network(run: Run, device: str = "cpu", precision: str = "float32", *, i
         network = TorchNetwork(load_model(run, device), precision)
     network.name = f"'{run.path}'"
     return network
+
+
+def _check_contents(path: Path) -> None:
+    """Refuse a damaged file whose tables will be mapped; it is read in pieces, none of which is kept."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        metadata = header.pop("__metadata__", {})
+        expected = metadata.pop("checksum", None)
+        total = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
+        for name, one in sorted(header.items()):
+            total = zlib.crc32(f"{name} torch.{_TYPES.get(one['dtype'])} {tuple(one['shape'])}".encode(), total)
+            begin, end = (8 + size + offset for offset in one["data_offsets"])
+            file.seek(begin)
+            for start in range(begin, end, _PIECE):
+                total = zlib.crc32(file.read(min(_PIECE, end - start)), total)
+    is_unmarked = expected is None and metadata.get("format") == "pt"  # as the transformers library writes it
+    if not is_unmarked and expected != f"{total:08x}":
+        raise UserError(DAMAGED.format(path))
 
 
 def read_weights(run: Run) -> tuple[dict[str, Tensor], dict[str, str]]:
