@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bnce.cli.completion import complete, complete_setting
 from bnce.cli.console import stderr
-from bnce.errors import UserError, unknown_name
+from bnce.errors import UserError
 
 if TYPE_CHECKING:
-    from bnce.engine.network import Mode
     from bnce.text.tokenised import TokenisedSigns
 
 
@@ -87,13 +86,6 @@ def split_numbers(text: str, option: str, example: str = "") -> list[int]:
     except ValueError:
         such = f", such as {example}" if example else ""
         raise UserError(f"{option} received '{text}': give whole numbers, separated by commas{such}.") from None
-
-
-def check_mode(mode: str | None) -> Mode | None:
-    """Refuse an unknown mode, before a model is opened."""
-    if mode is not None and mode not in MODES:
-        raise unknown_name("mode", mode, MODES)
-    return cast("Mode | None", mode)
 
 
 def warn_of_tokenised(signs: TokenisedSigns, name: str) -> None:

@@ -21,12 +21,6 @@ def use_threads(usual: int = 0) -> int:
     return torch.get_num_threads()
 
 
-def num_threads_without_torch() -> int:
-    """Count the threads of whatever computes without PyTorch: as many as OMP_NUM_THREADS says, or one per core."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdecimal() and int(asked) > 0 else num_cores()
-
-
 def num_cores() -> int:
     """Count the cores this process may use, which in a container are fewer than the machine has."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from bnce.engine.network import Mode
 from bnce.errors import UserError
 from bnce.scoring.model import Model
-from bnce.scoring.results import LN_10, NextWord, ScoredSentence, Totals
+from bnce.scoring.results import LN_10, ScoredSentence, Totals
 from bnce.scoring.weights import NAMES, Weights, count_words
 from bnce.serve.batcher import Batcher, Kind, Question
 from bnce.serve.guard import Guard
@@ -190,10 +190,6 @@ def _scored_exactly(
     answer["exact_totals"] = exact["totals"]
     answer["log_z_mean"] = sum(values) / len(values) if values else None
     return answer
-
-
-def _next(found: NextWord) -> dict[str, Any]:
-    return {"word": found.word, "prob": found.prob, "log10_prob": found.log_prob / LN_10}
 
 
 def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[ScoredSentence]) -> dict[str, Any]:
