@@ -21,7 +21,6 @@ NUM = 30
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """Write lists, and the scores of two models: one knows what was said, the other says nothing."""
-    pytest.importorskip("rapidfuzz")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import recogniser_rows as rows
     import recogniser_words as words

@@ -13,7 +13,6 @@ PAGE = read_page("tutorial.md")
 
 
 def test_the_commands_lead_from_text_to_rescored_lists(tmp_path: Path) -> None:
-    pytest.importorskip("rapidfuzz")
     done = run_commands(PAGE, tmp_path)
     assert done.returncode == 0, done.stderr
     shown = [line for block in blocks(PAGE, "text") for line in block.splitlines()]

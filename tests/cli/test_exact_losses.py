@@ -82,7 +82,6 @@ def test_texts_are_generated(bnce: Command, run: Path) -> None:
 
 
 def test_lists_are_rescored(bnce: Command, run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("rapidfuzz")
     (tmp_path / "nbest").write_text("x-1 w3 w4\nx-2 w3\ny-1 w9\n", encoding="utf-8")
     assert len(bnce("rescore", run, tmp_path / "nbest").stdout.splitlines()) == 2
 

@@ -115,7 +115,6 @@ def test_refused_files(tmp_path: Path, trained: Path, refused: Refused, content:
 
 
 def test_lists_that_cannot_be_tuned_on_together(tmp_path: Path, trained: Path, refused: Refused) -> None:
-    pytest.importorskip("rapidfuzz")
     one, other = scored(tmp_path, am=-1), scored(tmp_path)
     refs = save(tmp_path / "refs", ["a ba"])
     told = refused("rescore", trained, "--tune", one, "--tune", one, "--refs", refs)

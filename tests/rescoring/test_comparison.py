@@ -13,8 +13,6 @@ from command import Command
 
 from .made_lists import save
 
-pytest.importorskip("rapidfuzz")
-
 U = 400
 RIGHT, WRONG = " ".join("abcdefghij"), " ".join("abcdefghix")
 Hypotheses = list[tuple[str, float]]  # texts and scores

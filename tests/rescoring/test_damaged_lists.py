@@ -182,7 +182,6 @@ def test_cut_short(tmp_path: Path, outcome_of: Read, form: str) -> None:
 
 @pytest.mark.parametrize("content", ["u a\nv b\n", '{"utt": "u", "ref": "a"}\n{"utt": "v", "ref": "b"}\n'])
 def test_damaged_references(tmp_path: Path, outcome_of: Read, content: str) -> None:
-    pytest.importorskip("rapidfuzz")
     nbest, path = save(tmp_path / "nbest", ["u a", "v b"]), tmp_path / "refs"
     told = 0
     for seed in range(SEEDS):

@@ -326,7 +326,6 @@ def test_refused_options(tmp_path: Path, refused: Refused, trained: Path) -> Non
 def test_references(
     bnce: Command, refused: Refused, trained: Path, tmp_path: Path, name: str, lines: list[str]
 ) -> None:
-    pytest.importorskip("rapidfuzz")
     nbest = save(tmp_path / "nbest", ["u a b", "v"])
     refs = save(tmp_path / name, lines)
     found = bnce("rescore", trained, nbest, "--refs", refs, *WITHOUT_MODEL, "--json").json

@@ -14,8 +14,6 @@ from command import Command
 
 from .made_lists import Record, save
 
-pytest.importorskip("rapidfuzz")
-
 U, H = 150, 10
 WORDS = ["ba", "be", "bi", "bo", "da", "de", "di", "xyzzy"]
 FIRST_BEST = {"am_weight": 0, "old_lm_weight": 0, "lm_weight": 0, "word_penalty": 0, "oov_penalty": 0, "rank_weight": 1}

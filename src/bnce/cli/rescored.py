@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bnce.errors import UserError, counted
@@ -46,14 +45,12 @@ def read_lists(
     chosen: Chosen, form: str, score_files: Sequence[tuple[str, str]], fields: Sequence[str], costs: bool
 ) -> tuple[Lists | None, Lists]:
     """Read the lists to tune on, if there are some, and those to rescore in the end, which may be the same."""
-    from bnce.rescoring.error_rates import Judge, import_rapidfuzz
+    from bnce.rescoring.error_rates import Judge
     from bnce.rescoring.nbest import check_same_scores, pool
     from bnce.rescoring.nbest_formats import read_nbest, read_references
 
     tuned_on, rescored, references = chosen
     paths = [*tuned_on, *rescored]
-    if tuned_on or references:
-        import_rapidfuzz()
 
     def take(values: Sequence[str], place: int, option: str) -> str:
         if len(values) not in (1, len(paths)):
@@ -78,8 +75,8 @@ def read_lists(
         elif place < len(tuned_on) and not nbest.has_references:
             raise UserError(f"'{path}' has no references to tune on: give them with --refs.")
         else:
-            can_count = nbest.has_references and find_spec("rapidfuzz") is not None
-            known.append([str(utterance.reference) for utterance in nbest.utterances] if can_count else [])
+            has_own = nbest.has_references
+            known.append([str(utterance.reference) for utterance in nbest.utterances] if has_own else [])
 
     check_same_scores(parts)
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.errors import counted
-from bnce.machine.packages import need
 from bnce.rescoring.nbest import NBest
 
 NUM_DRAWS = 1000
@@ -51,11 +50,6 @@ class Errors(NamedTuple):
             f"{counted(self.substitutions, 'substitution')}, {counted(self.deletions, 'deletion')}, "
             f"{counted(self.insertions, 'insertion')})"
         )
-
-
-def import_rapidfuzz() -> Any:
-    """Load what counts errors, or say how to get it, before any work is done."""
-    return need("rapidfuzz", "A word error rate")
 
 
 class Judge:
@@ -97,12 +91,13 @@ def _differ_in_case(hypotheses: Sequence[str], references: Sequence[str]) -> boo
 
 def _count_errors(reference: str, hypotheses: Sequence[str]) -> list[Errors]:
     """Count the errors of each hypothesis of one utterance; equal ones are counted once."""
-    find_edits = import_rapidfuzz().distance.Levenshtein.editops
+    from rapidfuzz.distance.Levenshtein import editops  # loaded where there is something to count
+
     words = reference.split()
     found: dict[str, Errors] = {}
     for hypothesis in hypotheses:
         if hypothesis not in found:
-            kinds = [edit.tag for edit in find_edits(words, hypothesis.split())]
+            kinds = [edit.tag for edit in editops(words, hypothesis.split())]
             found[hypothesis] = Errors(1, len(words), *(kinds.count(kind) for kind in ("replace", "delete", "insert")))
     return [found[hypothesis] for hypothesis in hypotheses]
 
