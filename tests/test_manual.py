@@ -149,4 +149,4 @@ def test_files_are_described_by_the_names_they_have(trained: Path, corpus: Path)
     assert {"model.safetensors", "metrics.jsonl", "counts.npy", "vocab.txt"} <= written <= told
     # What only some of them have, and what an export, a report and a filter have.
     more = {"model.json", "report.html", "table.md", "table.json"}
-    assert more | {"thresholds.json", ".bnce/settings.json"} <= told
+    assert more | {".bnce/settings.json"} <= told

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from packaging.requirements import Requirement
 from small_corpus import small_config, small_corpus, small_model
@@ -268,7 +270,8 @@ def test_a_run_is_used_by_the_base_alone(installed: Installed, tmp_path: Path) -
         "filter PLACE/run PLACE/shard.jsonl --out PLACE/filtered",
         "info PLACE/run",
     )
-    run((*BASE, *EXTRAS["data"]), "surprisal PLACE/run PLACE/text.txt --out PLACE/surprisal.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"word": ["w3"]}), tmp_path / "table.parquet")
+    run((*BASE, *EXTRAS["data"]), "surprisal PLACE/run PLACE/table.parquet --out PLACE/surprisal.parquet")
     run((*BASE, *EXTRAS["layer"]), "vocab PLACE/run --add PLACE/words --out PLACE/more")
     assert (tmp_path / "more" / "vocab.txt").is_file()
     served = installed.run((*BASE, *EXTRAS["serve"]), "python", "-c", SERVED, str(made.path))

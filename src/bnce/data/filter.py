@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from bnce import files
 from bnce.data.document_scorer import DIGITS, NAMES, DocumentScorer, Scores
 from bnce.data.shards import Block, Shard, Write, find_shards, open_output, read_blocks, with_scores
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.scoring.loading import fingerprint
 from bnce.text.sources import Advance, source_bytes
 
@@ -216,7 +216,7 @@ def _read(job: Job, shard: Shard, tally: Tally, advance: Advance | None = None) 
     for block in read_blocks(shard, job.field, () if job.scores_only else NAMES, advance):
         for problem in block.problems:
             if not job.skip:
-                raise UserError(f"{problem} To continue without it, give --errors skip.")
+                raise UserError(f"{problem} To continue without it, give {argument('errors', 'skip')}.")
             job.notice(problem)
         tally.totals["num_problems"] += len(block.problems)
         yield block

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.data.document_scorer import NAMES, Scores
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.text import records, sources
 from bnce.text.records import JSON_ENDINGS, PARQUET_ENDINGS, open_parquet
 from bnce.text.sources import MAX_LINE_BYTES, Advance, file_ending, named
@@ -116,7 +116,7 @@ def _find_text(cell: Any, is_first: bool, field: str, added: Sequence[str]) -> s
     text = records.find_text(record, field)
     for name in added:
         if name in record:
-            raise UserError(f"already has a field '{name}': rename it, or give --scores-only.")
+            raise UserError(f"already has a field '{name}': rename it, or give {argument('scores_only', True)}.")
     return text
 
 
@@ -157,7 +157,8 @@ def _read_rows(shard: Shard, field: str, added: Sequence[str], advance: Advance 
         records.check_column(shard.path, schema, field, nulls=True)
         for name in added:
             if name in schema.names:
-                raise UserError(f"{named(shard.path)} already has a column '{name}': rename it, or give --scores-only.")
+                hint = f"rename it, or give {argument('scores_only', True)}"
+                raise UserError(f"{named(shard.path)} already has a column '{name}': {hint}.")
         size, num_rows, end = sources.source_bytes(shard.path), found.num_rows, 0
         unpacked = sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))
         at_once = max(1, min(BLOCK_DOCUMENTS, BLOCK_BYTES * num_rows // max(1, unpacked)))

@@ -64,7 +64,8 @@ class Recurrent:
 
     def __init__(self, settings: Any, weights: Weights, embed: Rows) -> None:
         names = ["cell", *(f"upper.{number}" for number in range(settings.num_layers - 1))]
-        self._is_lstm = settings.options["cell"] == "lstm"
+        num_rows, hidden_size = weights["cell.weight_hh_l0"].shape
+        self._is_lstm = num_rows == 4 * hidden_size  # its gates
         self._layers = [self._read_layer(weights, name) for name in names]
         self._neck: tuple[Floats, Floats] | None = None
         if "bottleneck.weight" in weights:
