@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from bnce.corpus import opening
@@ -195,7 +196,7 @@ def _plan(
     if resume:
         config = resume_config(out, settings, wanted)
         if name:
-            config = dataclasses.replace(config, corpus=corpus_setting(name))  # where it lies from now on
+            config = msgspec.structs.replace(config, corpus=corpus_setting(name))  # where it lies from now on
     else:
         assert wanted is not None
         refuse_begun(out)
@@ -245,13 +246,13 @@ def _resolve(
     config = load_recipe(str(recipe), model=model, loss=loss, corpus=corpus or None, settings=settings)
     if source is not None:
         check_same_network(config, source)
-        config = dataclasses.replace(config, init=str(source.path.resolve()))
+        config = msgspec.structs.replace(config, init=str(source.path.resolve()))
     if not config.corpus:
         raise UserError(
             f"The recipe '{recipe}' needs a corpus: make one with 'bnce prepare' and give it as "
             f"{argument('corpus', 'DIR')}."
         )
-    return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
+    return msgspec.structs.replace(config, corpus=corpus_setting(config.corpus))
 
 
 def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: Run | None) -> Start | None:
