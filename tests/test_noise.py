@@ -187,20 +187,20 @@ def test_a_probability_of_zero_is_refused() -> None:
 @pytest.mark.parametrize("noise", [log_uniform(300), uniform(300), unigram([300 - word for word in range(300)])])
 @pytest.mark.parametrize("num_distinct", [1, 2, 40, 150])
 def test_tries_give_so_many_different_words(noise: Noise, num_distinct: int) -> None:
-    tries = noise.tries(num_distinct)
+    num_draws = noise.num_draws(num_distinct)
     probs_V = noise.log_probs_V.double().exp()
-    expected = [float((1 - (1 - probs_V) ** number).sum()) for number in (tries.num_draws - 1, tries.num_draws)]
+    expected = [float((1 - (1 - probs_V) ** number).sum()) for number in (num_draws - 1, num_draws)]
     assert expected[0] < num_distinct <= expected[1] + 1e-6
     torch.manual_seed(1)
-    found = [len(noise.sample((tries.num_draws,)).unique()) for _ in range(200)]
-    assert max(found) <= tries.max_distinct
+    found = [len(noise.sample((num_draws,)).unique()) for _ in range(200)]
+    assert max(found) <= noise.max_distinct(num_draws)
     assert sum(found) / 200 == pytest.approx(expected[1], rel=0.02)
 
 
 def test_at_most_half_of_the_words_are_drawn() -> None:
-    assert log_uniform(20).tries(8192) == log_uniform(20).tries(10)
+    assert log_uniform(20).num_draws(8192) == log_uniform(20).num_draws(10)
     with pytest.raises(UserError, match="Running noise draws with replacement only"):
-        Running(20).tries(3)
+        Running(20).num_draws(3)
 
 
 def test_noise_that_is_bent_knows_the_targets() -> None:

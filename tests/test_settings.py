@@ -232,7 +232,7 @@ def test_a_run_s_config_that_was_cut_short_is_refused(tmp_path: Path, missing: s
 
 
 def test_a_run_s_config_knows_no_recipe_keys() -> None:
-    with pytest.raises(UserError, match=r"Unknown key in config.toml: 'base': choose one of model, loss, "):
+    with pytest.raises(UserError, match=r"Unknown setting in config.toml: 'base': choose one of recipe, corpus, "):
         from_tables({"base": "ltcb"}, "config.toml")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from bnce.corpus import opening
@@ -176,7 +177,7 @@ def _plan(wanted: Wanted, open_corpus: Callable[[str], Corpus], num_processes: i
     if wanted.resume:
         config = resume_config(out, wanted.settings, resolved)
         if name:
-            config = replace(config, corpus=corpus_setting(name))  # where it lies from now on
+            config = msgspec.structs.replace(config, corpus=corpus_setting(name))  # where it lies from now on
     else:
         assert resolved is not None
         refuse_begun(out)
@@ -225,13 +226,13 @@ def _resolve(recipe: str | Path | None, wanted: Wanted, corpus: str, source: Run
     config = load_recipe(str(recipe), model=model, loss=loss, corpus=corpus or None, settings=settings)
     if source is not None:
         check_same_network(config, source)
-        config = replace(config, init=str(source.path.resolve()))
+        config = msgspec.structs.replace(config, init=str(source.path.resolve()))
     if not config.corpus:
         raise UserError(
             f"The recipe '{recipe}' needs a corpus: make one with 'bnce prepare' and give it as "
             f"{argument('corpus', 'DIR')}."
         )
-    return replace(config, corpus=corpus_setting(config.corpus))
+    return msgspec.structs.replace(config, corpus=corpus_setting(config.corpus))
 
 
 def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: Run | None) -> Start | None:

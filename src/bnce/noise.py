@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,13 +22,6 @@ from bnce.registry import Loss
 __all__ = ["Noise", "Running", "from_targets", "log_uniform", "uniform", "unigram"]
 
 IGNORE_INDEX = -100  # the target of a position that does not count, as PyTorch has it
-
-
-class Tries(NamedTuple):
-    """How different words are drawn: so many draws with replacement, of which equal ones count once."""
-
-    num_draws: int
-    max_distinct: int  # different words among them: six standard deviations above the mean
 
 
 class Noise(nn.Module):
@@ -49,8 +42,7 @@ class Noise(nn.Module):
                 f"The probability of class {np.flatnonzero(probs_V == 0)[0]} is 0, so it could never be noise: give "
                 "numbers above 0, or counts to bnce.noise.unigram, which smooths counts of 0."
             )
-        probs_V = probs_V / probs_V.sum()
-        self._probs_V = probs_V
+        self._probs_V = probs_V / probs_V.sum()
         self._max_distinct: dict[int, int] = {}
         # Not part of a state_dict: the noise is data, rebuilt from the same counts.
         for name in ("log_probs_V", "keep_V", "alias_V"):
@@ -109,7 +101,7 @@ class Noise(nn.Module):
             self._max_distinct[num_drawn] = min(bound, num_drawn, len(self))
         return self._max_distinct[num_drawn]
 
-    def tries(self, num_distinct: int) -> Tries:
+    def num_draws(self, num_distinct: int) -> int:
         """Find how many draws give `num_distinct` different words on average, at most half of all words."""
         log_missing_V = np.log1p(-np.minimum(self.log_probs_V.double().exp().cpu().numpy(), 1 - 1e-12))
         most = wanted = min(num_distinct, max(1, len(self) // 2))
@@ -120,7 +112,8 @@ class Noise(nn.Module):
         while not is_enough(most):
             most *= 2
         num_draws = bisect.bisect_left(range(most), True, lo=wanted, key=is_enough)
-        return Tries(num_draws, self.max_distinct(num_draws))
+        self.max_distinct(num_draws)  # kept from now on: a compiled step could not find it out
+        return num_draws
 
     def for_targets(self, counts: np.ndarray | Tensor | Sequence[float]) -> Self:
         """Store how often each word is a target, if this noise differs from it: biases start from it."""
@@ -207,7 +200,7 @@ class Running(Noise):
             self.prepare_to_draw()
         return super().sample(shape)
 
-    def tries(self, num_distinct: int) -> Tries:
+    def num_draws(self, num_distinct: int) -> int:
         """Refuse: how many draws give so many different words changes while the layer trains."""
         raise UserError("Running noise draws with replacement only: leave out replacement=False.")
 

@@ -89,7 +89,7 @@ class OutputLayer(nn.Module):
         self.structure: Any = None
         if self.loss.structure:
             self.structure = load(self.loss.structure)(hidden_size, self.noise, **vars(self._settings))
-        self._tries = None if getattr(self.loss, "replacement", True) else self.noise.tries(self.num_noise)
+        self._num_draws = None if getattr(self.loss, "replacement", True) else self.noise.num_draws(self.num_noise)
         self.sparse, self.batch_first, self.reduction = sparse, batch_first, reduction
         self.max_distinct_targets: int | None = None
         self._first_look = FirstLook()
@@ -271,7 +271,7 @@ class OutputLayer(nn.Module):
         if self.structure is not None:
             self.structure.bring(self.weight.device)
         tables = self.weight, self.bias, self.log_z, self.noise
-        state: Any = self.max_distinct_targets if self.loss.batch_noise == "streams" else self._tries
+        state: Any = self.max_distinct_targets if self.loss.batch_noise == "streams" else self._num_draws
         for kept in (self.structure, self.drawn):
             state = state if kept is None else kept
         return OutputBatch(hidden_TBD, target_TB, valid_TB, stream_TB, *tables, self.sparse, state)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -25,7 +25,14 @@ Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Rate = Annotated[float, Meta(gt=0, le=1e38)]
 Penalty = Annotated[float, Meta(ge=0, le=1e38)]
-_TYPES = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list"}
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table of settings",
+}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
@@ -34,18 +41,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     The docstring of one that is registered reads "Title: what it is in a few words".
     """
 
-    section: ClassVar[str]  # of config.toml
+    section: ClassVar[str] = ""  # of config.toml
     title: ClassVar[str] = ""  # as tables print it
     help: ClassVar[str] = ""
     code: ClassVar[str] = ""  # "package.module:name" of what computes it, imported when it is needed
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
-            value = getattr(self, field.name)
-            try:
-                converted = msgspec.convert(value, field.type)
-            except msgspec.ValidationError as error:
-                raise _explain(f"{self.section}.{field.name}", value, field.type, str(error)) from None
+            converted = getattr(self, field.name)
+            if not isinstance(converted, Record):  # which was checked when it was made
+                converted = convert(converted, field.type, f"{self.section}.{field.name}".removeprefix("."))
             # The default itself where the value is equal to it, which the record's text then leaves out.
             msgspec.structs.force_setattr(self, field.name, field.default if converted == field.default else converted)
         self.check()
@@ -59,14 +64,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return str(self.__struct_config__.tag)
 
 
-def _explain(key: str, value: object, wanted: Any, told: str) -> UserError:
-    """Put what msgspec says of a value into a sentence."""
-    if isinstance(value, str) and get_origin(wanted) is Literal:
-        return unknown_name(key, value, get_args(wanted))
-    found = re.match(r"Expected ([^,]+)(?:, got `\w+`)?(.*)", told)
-    rule = f"{found[1]}{found[2]}" if found else "a number that float32 holds"
-    rule = re.sub(r"`(\w+)`", lambda name: _TYPES[name[1]], rule)
-    return UserError(f"{key} is {shown(value)}: it must be {rule}.")
+def convert(value: object, wanted: Any, key: str) -> Any:
+    """Take the value of a key as the type that it must have; one that does not fit is refused in a sentence."""
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        if isinstance(value, str) and get_origin(wanted) is Literal:
+            raise unknown_name(key, value, get_args(wanted)) from None
+        found = re.match(r"Expected ([^,]+)(?:, got `\w+`)?(.*)", str(error))
+        rule = f"{found[1]}{found[2]}" if found else "a number that float32 holds"
+        rule = re.sub(r"`(\w+)`", lambda name: _TYPES[name[1]], rule)
+        raise UserError(f"{key} is {shown(value)}: it must be {rule}.") from None
 
 
 class Loss(Record, tag_field="name", frozen=True):
@@ -100,7 +108,6 @@ class ModelConfig(Record, tag_field="name", frozen=True):
     layers: ClassVar[str]  # as the paper's Tables 1 and 3 write them, with names of settings in braces
     resets: ClassVar[bool] = False  # whether its `forward` takes the places where texts begin anew
     attends: ClassVar[bool] = False  # to `context` words before a position, of which a chunk must have as many
-    options: ClassVar[Mapping[str, str]] = {}  # what the body takes beside these settings
     embedding_range: ClassVar[float] = 0.1  # an embedding's numbers start between minus this and this
     embedding_size: Size = 200  # numbers per word
     hidden_size: Size = 600  # units per layer
@@ -160,6 +167,22 @@ def find(kind: type[R], name: object) -> type[R]:
     if not isinstance(name, str) or name not in KNOWN[kind.section]:
         raise unknown_name(kind.section, name, KNOWN[kind.section])
     return cast(type[R], KNOWN[kind.section][name])
+
+
+def make(kind: type[R], table: object, origin: str) -> R:
+    """Make the record that a table describes; where there are several, its name says which."""
+    settings = convert(table, dict[str, Any], origin)
+    if kind.section in KNOWN:
+        kind = find(kind, settings.pop("name", None))
+    check_keys(settings, kind.__struct_fields__, f"setting in {origin}:")
+    return kind(**settings)
+
+
+def check_keys(table: Iterable[str], allowed: Collection[str], what: str) -> None:
+    """Refuse keys that nobody reads."""
+    for key in table:
+        if key not in allowed:
+            raise unknown_name(what, key, allowed)
 
 
 class ConstantLoss(Loss, frozen=True):
@@ -273,22 +296,6 @@ class AdaptiveSoftmax(Loss, tag="adaptive-softmax", frozen=True):
             raise UserError(f"loss.cutoffs is {list(self.cutoffs)}: give rising numbers from 1 on.")
 
 
-class RecurrentConfig(ModelConfig, frozen=True):
-    """recurrent layers"""
-
-    code = "bnce.models.recurrent:Recurrent"
-    layers = "{embedding_size}–{repeated}{hidden_size}(R)–V"
-    resets = True
-    num_layers: Size = 1  # recurrent layers
-
-
-class BottleneckConfig(RecurrentConfig, frozen=True):
-    """recurrent layers, then a smaller ReLu layer"""
-
-    layers = "{embedding_size}–{repeated}{hidden_size}(R)–{bottleneck_size}(B)–V"
-    bottleneck_size: Size = 400  # units of the ReLu layer before the output
-
-
 @register
 class Ffnn(ModelConfig, tag="ffnn", frozen=True):
     """FFNN: n-gram feed-forward network"""
@@ -301,31 +308,35 @@ class Ffnn(ModelConfig, tag="ffnn", frozen=True):
 
 
 @register
-class Rnn(RecurrentConfig, tag="rnn", frozen=True):
+class Rnn(ModelConfig, tag="rnn", frozen=True):
     """RNN: tanh RNN layers"""
 
-    options = {"cell": "rnn"}
+    code = "bnce.models.recurrent:rnn"
+    layers = "{embedding_size}–{repeated}{hidden_size}(R)–V"
+    resets = True
+    num_layers: Size = 1  # recurrent layers
 
 
 @register
-class ReluRnn(BottleneckConfig, tag="relu-rnn", frozen=True):
+class ReluRnn(Rnn, tag="relu-rnn", frozen=True):
     """ReLu-RNN: RNN, then a smaller ReLu layer"""
 
-    options = {"cell": "rnn"}
+    layers = "{embedding_size}–{repeated}{hidden_size}(R)–{bottleneck_size}(B)–V"
+    bottleneck_size: Size = 400  # units of the ReLu layer before the output
 
 
 @register
-class Lstm(RecurrentConfig, tag="lstm", frozen=True):
+class Lstm(Rnn, tag="lstm", frozen=True):
     """LSTM: LSTM layers"""
 
-    options = {"cell": "lstm"}
+    code = "bnce.models.recurrent:lstm"
 
 
 @register
-class ReluLstm(BottleneckConfig, tag="relu-lstm", frozen=True):
+class ReluLstm(ReluRnn, tag="relu-lstm", frozen=True):
     """ReLu-LSTM: LSTM, then a smaller ReLu layer"""
 
-    options = {"cell": "lstm"}
+    code = "bnce.models.recurrent:lstm"
 
 
 @register

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,9 +11,10 @@ from msgspec import Meta
 
 from bnce.errors import UserError, argument, shown, unknown_name
 from bnce.files import parse_toml
-from bnce.registry import KNOWN, ChunkBnce, Loss, ModelConfig, OptimiserConfig, Record, ReluLstm, SgdConfig, Size, find
+from bnce.registry import ChunkBnce, Loss, ModelConfig, OptimiserConfig, Record, ReluLstm, SgdConfig, Size, make
 
 FORMAT = 3  # of what runs write
+Table = dict[str, Any]
 Tokens = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Setting = str | tuple[str, Any]  # "section.key=value", or key and value
 
@@ -40,52 +40,37 @@ class TrainingConfig(Record, frozen=True):
     seed: Tokens = 1  # seed of all random numbers
 
 
-@dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Record, frozen=True):
     """Everything that decides what a run computes."""
 
     recipe: str = ""
     corpus: str = ""
     init: str = ""  # the run that the weights come from; empty: they start by chance
-    model: ModelConfig = field(default_factory=ReluLstm)
-    loss: Loss = field(default_factory=ChunkBnce)
-    optimiser: OptimiserConfig = field(default_factory=SgdConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
+    model: ModelConfig = ReluLstm()
+    loss: Loss = ChunkBnce()
+    optimiser: OptimiserConfig = SgdConfig()
+    training: TrainingConfig = TrainingConfig()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", self.model.settled(self.training.num_steps))
+        super().__post_init__()
+        msgspec.structs.force_setattr(self, "model", self.model.settled(self.training.num_steps))
 
 
 DEFAULTS = RunConfig()
 _KINDS: tuple[type[Record], ...] = (ModelConfig, Loss, OptimiserConfig, TrainingConfig)
 SECTIONS = {kind.section: kind for kind in _KINDS}
-_TEXTS = ("recipe", "corpus", "init")
 
 
 def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
     """Build a `RunConfig` from parsed TOML; unknown keys and wrong values are refused by name."""
-    check_table(tables, (*SECTIONS, *_TEXTS), origin, "key")
-    for key in _TEXTS:
-        if not isinstance(tables.get(key, ""), str):
-            raise UserError(f"{origin}: {key} is {shown(tables[key])}: it must be text.")
-    records = {section: make_record(section, tables.get(section, {}), f"{origin}: [{section}]") for section in SECTIONS}
-    return RunConfig(**{key: tables[key] for key in _TEXTS if key in tables}, **records)
+    made = {key: make(kind, tables[key], f"{origin}: [{key}]") for key, kind in SECTIONS.items() if key in tables}
+    return make(RunConfig, {**tables, **made}, origin)
 
 
-def make_record(section: str, table: Any, origin: str) -> Any:
-    """Make the record of a section; where there are several, its name says which."""
-    check_table(table, None, origin)
-    kind, values = SECTIONS[section], dict(table)
-    if section in KNOWN:
-        kind = find(kind, values.pop("name", getattr(DEFAULTS, section).name))
-    check_table(values, kind.__struct_fields__, origin)
-    return kind(**values)
-
-
-def to_tables(config: RunConfig) -> dict[str, Any]:
+def to_tables(config: RunConfig) -> Table:
     """Give a config as tables that `from_tables` reads."""
-    texts = {key: getattr(config, key) for key in _TEXTS if key != "init" or config.init}
-    return {**texts, **{section: msgspec.to_builtins(getattr(config, section)) for section in SECTIONS}}
+    tables: Table = msgspec.to_builtins(config)
+    return tables
 
 
 def to_toml(config: RunConfig) -> str:
@@ -97,10 +82,7 @@ def to_toml(config: RunConfig) -> str:
 
 def change_settings(config: RunConfig, settings: Sequence[Setting]) -> RunConfig:
     """Put settings on top of a config."""
-    tables = to_tables(config)
-    for setting in settings:
-        apply_setting(tables, setting)
-    return from_tables(tables, argument("settings"))
+    return from_tables(lay(to_tables(config), as_tables(settings)), argument("settings"))
 
 
 def read_config(path: str | Path) -> RunConfig:
@@ -140,29 +122,35 @@ def read_tables(path: Path) -> dict[str, Any]:
         raise UserError(f"'{path}' is not valid TOML: {error}.") from error
 
 
-def apply_setting(tables: dict[str, Any], setting: Setting) -> None:
-    """Put one setting on top of tables of settings."""
-    key, equals, value = setting.partition("=") if isinstance(setting, str) else (setting[0], "=", setting[1])
-    section, dot, name = key.strip().partition(".")
-    received = f"{argument('settings')} received '{setting if isinstance(setting, str) else key}'"
-    if not equals or not dot:
-        raise UserError(f"{received}: write it as section.key=value, such as training.epochs=3.")
-    if section not in SECTIONS:
-        raise unknown_name("section", section, SECTIONS)
-    if name == "name" and section in ("model", "loss"):
-        raise UserError(f"{received}: the {section} has its own argument, so use that one.")
-    if isinstance(setting, str):
-        try:
-            value = parse_toml(f"value = {value.strip()}".encode())["value"]
-        except ValueError:
-            value = value.strip()  # a bare word is a string
-    tables[section] = {**tables[section], name: value}
+def as_tables(settings: Sequence[Setting]) -> Table:
+    """Read settings as tables; the last of several for one key holds."""
+    tables: Table = {section: {} for section in SECTIONS}
+    for setting in settings:
+        key, equals, value = setting.partition("=") if isinstance(setting, str) else (setting[0], "=", setting[1])
+        section, dot, name = key.strip().partition(".")
+        received = f"{argument('settings')} received '{setting if isinstance(setting, str) else key}'"
+        if not equals or not dot:
+            raise UserError(f"{received}: write it as section.key=value, such as training.epochs=3.")
+        if section not in SECTIONS:
+            raise unknown_name("section", section, SECTIONS)
+        if name == "name" and section in ("model", "loss"):
+            raise UserError(f"{received}: the {section} has its own argument, so use that one.")
+        tables[section][name] = _parse(value.strip()) if isinstance(setting, str) else value
+    return tables
 
 
-def check_table(table: Any, allowed: Collection[str] | None, origin: str, kind: str = "setting") -> None:
-    """Refuse what is no table of settings, and keys that nobody reads; with `allowed` None all are read."""
-    if not isinstance(table, Mapping):
-        raise UserError(f"{origin} must be a table of settings, not {shown(table)}.")
-    for key in table:
-        if allowed is not None and key not in allowed:
-            raise unknown_name(f"{kind} in {origin}:", key, allowed)
+def _parse(text: str) -> Any:
+    try:
+        return parse_toml(f"value = {text}".encode())["value"]
+    except ValueError:
+        return text  # a bare word is a string
+
+
+def lay(*tables: Table) -> Table:
+    """Lay tables over each other, key by key: what a later one says goes before what an earlier one does."""
+    laid: Table = {}
+    for table in tables:
+        for key, value in table.items():
+            nested = isinstance(value, dict) and isinstance(laid.get(key), dict)
+            laid[key] = lay(laid[key], value) if nested else value
+    return laid

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,6 @@ from bnce.runs.checkpoint import MODEL_FORMAT, read_tensors, state_files
 from bnce.runs.directory import MODEL_FILE, Run
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import build_model, load_model, read_weights, save_weights
-from bnce.settings import RunConfig
 from bnce.training.run import Start, run_training
 
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ def little(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def started(general: Run, corpus: Corpus, out: Path, **training: object) -> tuple[Run, Start]:
     sections = {"training": {"epochs": 1, **training}, "optimiser": {"learning_rate": 0.02}}
     config = small_config(corpus, **sections)
-    config = RunConfig(**{**vars(config), "init": str(general.path)})
+    config = msgspec.structs.replace(config, init=str(general.path))
     run = Run.create(out, config, corpus)
     return run, start_from(general, corpus.vocabulary, run.target_counts, config.loss)
 
@@ -80,7 +80,7 @@ def test_adapting_beats_training_from_scratch(general: Run, little: Corpus, tmp_
 
 def test_a_model_that_gets_no_better_is_kept(general: Run, little: Corpus, tmp_path: Path) -> None:
     sections = {"training": {"epochs": 1}, "optimiser": {"learning_rate": 0.5, "body_learning_rate": 0.5}}
-    config = RunConfig(**{**vars(small_config(little, **sections)), "init": str(general.path)})
+    config = msgspec.structs.replace(small_config(little, **sections), init=str(general.path))
     run = Run.create(tmp_path / "run", config, little)
     start = start_from(general, little.vocabulary, run.target_counts, BatchNce())
     run_training(run, little, CPU, Watcher(), start=start)
@@ -184,7 +184,7 @@ def test_from_a_calibrated_run_it_keeps_its_settings(
         return
     assert as_started.ppl_n == pytest.approx(as_calibrated.ppl_n, rel=1e-5)
     # A learned constant stays what was learned, or fitted.
-    learned = dataclasses.replace(new.config, loss=BatchNce(learn_log_z=True))
+    learned = msgspec.structs.replace(new.config, loss=BatchNce(learn_log_z=True))
     kept = start_from(dataclasses.replace(new, config=learned), new.vocabulary, new.target_counts, BatchNce())
     assert torch.equal(kept.tensors["output.log_z"], read_weights(new)[0]["output.log_z"])
 

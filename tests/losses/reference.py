@@ -155,13 +155,13 @@ def _of_positions(
     drawn = torch.zeros(T, 0, dtype=torch.int64)
     if name in shapes and K:
         drawn = (layer.drawn or layer.noise).sample(shapes[name])
-    tries = None if getattr(record, "replacement", True) else layer.noise.tries(K)
+    num_draws = None if getattr(record, "replacement", True) else layer.noise.num_draws(K)
     if name == "sampled-softmax":
         drawn, expected_V = layer.noise.sample((K,)), K * probs_V
-        if tries is not None:
+        if num_draws is not None:
             torch.manual_seed(7)
-            drawn = layer.noise.sample((tries.num_draws,)).unique()
-            expected_V = 1 - (1 - probs_V) ** tries.num_draws
+            drawn = layer.noise.sample((num_draws,)).unique()
+            expected_V = 1 - (1 - probs_V) ** num_draws
     for t in range(T):
         for b in range(B):
             hidden_D, target = hidden_TBD[t, b], target_TB[t, b]
@@ -179,7 +179,7 @@ def _of_positions(
                 tails_double = [tuple(part.double() for part in tail) for tail in tails]
                 yield -torch.log(adaptive_softmax(hidden_D, weight_VD, bias_V, tails_double)[exact.place_V[target]])  # type: ignore[arg-type]
             elif name == "sampled-softmax":
-                noise_K = drawn if tries is None else drawn[drawn != target]
+                noise_K = drawn if num_draws is None else drawn[drawn != target]
                 shares = torch.exp(scores_V) / expected_V
                 yield -torch.log(shares[target] / (shares[target] + shares[noise_K].sum()))
             elif name in ("nce", "snce"):

@@ -28,7 +28,7 @@ def test_words_are_drawn_once_for_the_chunk(replacement: bool, monkeypatch: pyte
     sample = layer.noise.sample
     monkeypatch.setattr(layer.noise, "sample", lambda shape: shapes.append(tuple(shape)) or sample(shape))
     layer(torch.randn(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64))
-    assert shapes == [(5 if replacement else layer.noise.tries(5).num_draws,)]
+    assert shapes == [(5 if replacement else layer.noise.num_draws(5),)]
 
 
 @pytest.mark.parametrize(("loss", "shape"), [("nce", (2, 3, 5)), ("snce", (2, 5)), ("bnce", (2, 5))])
@@ -55,13 +55,13 @@ def test_different_words_in_the_order_in_which_they_came() -> None:
 def test_the_expected_count_is_that_of_the_draws() -> None:
     """Of 40 draws from Zipf's law; a thousand times, and the most frequent word is nearly always among them."""
     noise, num_rounds = bnce.noise.log_uniform(30), 1000
-    tries = noise.tries(12)
+    num_draws = noise.num_draws(12)
     torch.manual_seed(3)
     counts_V = torch.zeros(30)
     for _ in range(num_rounds):
-        word_C, filled_C = first_of_each(noise.sample((tries.num_draws,)), tries.max_distinct)
+        word_C, filled_C = first_of_each(noise.sample((num_draws,)), noise.max_distinct(num_draws))
         counts_V.index_add_(0, word_C, filled_C.float())
-    expected_V = log_expected(noise, torch.arange(30), 12, tries).exp()
+    expected_V = log_expected(noise, torch.arange(30), 12, num_draws).exp()
     deviation_V = (expected_V * (1 - expected_V) / num_rounds).sqrt()
     assert ((counts_V / num_rounds - expected_V).abs() <= 4 * deviation_V + 1e-6).all()
     assert float(expected_V.sum()) == pytest.approx(12, rel=0.05)

@@ -14,11 +14,11 @@ from bnce import MODELS
 from bnce.models import architecture, build_body, recurrent
 from bnce.models.feedforward import FeedForward
 from bnce.models.recurrent import Recurrent
-from bnce.registry import RecurrentConfig
+from bnce.registry import Rnn
 
 E, H, BOTTLENECK, B = 5, 7, 4, 3
 PAPERS = [name for name in MODELS if name != "transformer"]
-RECURRENT = [name for name, kind in MODELS.items() if issubclass(kind, RecurrentConfig)]
+RECURRENT = [name for name, kind in MODELS.items() if issubclass(kind, Rnn)]
 every_depth = pytest.mark.parametrize("num_layers", [1, 2, 3])
 EPS = torch.finfo(torch.float32).eps
 

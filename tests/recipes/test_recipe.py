@@ -241,7 +241,7 @@ def test_a_missing_file_is_told(name: str, refusal: Refusal) -> None:
         ("[model", "'{name}' is not valid TOML: "),
         (
             "optimizer = 3",
-            "Unknown key in {name}: 'optimizer': choose one of model, loss, optimiser, training, models, ",
+            "Unknown setting in {name}: 'optimizer': choose one of model, loss, optimiser, training, models, ",
         ),
         ("[models.gpt]", "Unknown model in {name}: [models]: 'gpt': choose one of ffnn, rnn, "),
         (
@@ -250,18 +250,18 @@ def test_a_missing_file_is_told(name: str, refusal: Refusal) -> None:
         ),
         ("[model]\nwidth = 3", "Unknown setting in {name}: [model]: 'width': choose one of embedding_size, "),
         ("[model]\nname = 3", "Unknown model 3: choose one of ffnn, "),
-        ("model = 3", "{name}: [model] must be a table of settings, not 3."),
-        ("models = 3", "{name}: [models] must be a table of settings, not 3."),
-        ("[optimisers]\nsgd = 3", "{name}: [optimisers.sgd] must be a table of settings, not 3."),
+        ("model = 3", "{name}: model is 3: it must be a table of settings."),
+        ("models = 3", "{name}: models is 3: it must be a table of settings."),
+        ("[optimisers]\nsgd = 3", "{name}: optimisers.sgd is 3: it must be a table of settings."),
         ("[optimisers.adam]", "Unknown optimiser in {name}: [optimisers]: 'adam': choose one of sgd, "),
-        ("[models]\nrnn = 3", "{name}: [models.rnn] must be a table of settings, not 3."),
-        ("[models.rnn]\noptimiser = 3", "{name}: [models.rnn.optimiser] must be a table of settings, not 3."),
+        ("[models]\nrnn = 3", "{name}: models.rnn is 3: it must be a table of settings."),
+        ("[models.rnn]\noptimiser = 3", "{name}: models.rnn.optimiser is 3: it must be a table of settings."),
         (
             "[models.relu-lstm.optimiser]\nrate = 3",
             "Unknown setting in {name}: [optimiser]: 'rate': choose one of learning_rate, ",
         ),
         ("corpus = 3", "{name}: corpus is 3: it must be text."),
-        ("base = 3", "{name}: base is 3: it must be the name or the path of one recipe."),
+        ("base = 3", "{name}: base is 3: it must be text."),
         (
             'base = "ltcb"\n[model]\nhidden_size = {a = 1}',
             "model.hidden_size is {{'a': 1}}: it must be a whole number.",
@@ -309,8 +309,8 @@ class TestCorpora:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("corpora = 3", "[corpora] must be a table of settings"),
-            ("[corpora]\nmine = 3", "[corpora.mine] must be a table of settings"),
+            ("corpora = 3", "corpora is 3: it must be a table of settings"),
+            ("[corpora]\nmine = 3", "corpora.mine is 3: it must be a table of settings"),
             ('corpus = "mine"\n[corpora.mine]\nepoch = 3', "own.toml: [training]: 'epoch': choose one of"),
         ],
     )

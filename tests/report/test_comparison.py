@@ -280,7 +280,7 @@ def test_many_processes_are_told_with_their_device(tmp_path, write_run, compare_
 def test_a_run_that_started_from_another_is_told(tmp_path, write_run, compare_runs):
     adapted = write_run(tmp_path / "adapted")
     config = adapted / "config.toml"
-    config.write_text('init = "/runs/general"\n' + config.read_text())
+    config.write_text(config.read_text().replace('init = ""', 'init = "/runs/general"'))
     statements = compare_runs([adapted, write_run(tmp_path / "b", "ffnn")]).conditions.statements
     (told,) = [statement for statement in statements if "started from" in statement]
     assert told.endswith("started from the run general; the training of that run is not counted.")

@@ -64,7 +64,7 @@ def test_a_model_of_other_sizes_is_refused(tmp_path: Path, run: Path) -> None:
         ("config.toml", b"[model\n", "config.toml' is not valid TOML"),
         ("config.toml", b"\xff\xfe", "config.toml' is not valid TOML"),
         ("config.toml", b"format = 3\n[model]\nname = 'gru'\n", "Unknown model 'gru'"),
-        ("config.toml", b"format = 3\n[model]\nhiden_size = 3\n", r"'hiden_size'.*Did you mean 'hidden_size'\?"),
+        ("config.toml", b"format = 3\n[training]\nepoch = 3\n", r"'epoch'.*Did you mean 'epochs'\?"),
         ("run.json", b"{", "another version: run.json cannot be read"),
         ("run.json", b"[]", "another version: run.json cannot be read .it is not a JSON object"),
         (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,7 +113,7 @@ def test_a_row_with_other_settings_is_refused(corpus: Corpus, tmp_path: Path, is
         ({"recipe": "other"}, "recipe small, not other"),
         ({"training": msgspec.structs.replace(plain(ROWS[0]).training, epochs=3)}, "training.epochs 2.0, not 3.0"),
     ):
-        experiment.config = lambda row, changed=changed: dataclasses.replace(plain(row), **changed)  # type: ignore
+        experiment.config = lambda row, changed=changed: msgspec.structs.replace(plain(row), **changed)  # type: ignore
         with pytest.raises(UserError, match=rf"rnn-softmax' was started with other settings \({difference}\): repeat"):
             experiment.run()
     assert experiment.trained == []
@@ -137,7 +136,7 @@ def test_what_is_wrong_with_any_row_is_told_before_the_first_is_trained(corpus: 
 
     def last_is_wrong(row: PlannedRow) -> RunConfig:
         training = msgspec.structs.replace(plain(row).training, batch_size=8 if row != ROWS[-1] else 100_000)
-        return dataclasses.replace(plain(row), training=training)
+        return msgspec.structs.replace(plain(row), training=training)
 
     experiment.config = last_is_wrong  # type: ignore[method-assign]
     with pytest.raises(UserError, match="batch_size"):

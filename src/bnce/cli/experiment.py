@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from bnce.cli.compare import publish
@@ -116,7 +116,7 @@ def experiment(
             raise UserError(
                 f"The recipe '{name}' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR."
             )
-        return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
+        return msgspec.structs.replace(config, corpus=corpus_setting(config.corpus))
 
     opened = open_corpus(make_config(wanted[0]).corpus)
     for row in every:  # also of those that are not trained now: the report has all

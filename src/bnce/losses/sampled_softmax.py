@@ -14,7 +14,7 @@ limit of many words. Of words drawn with replacement hits stay: the model is rig
 2018). Without them it never is: the target stands in the sum once, with weight 1 / Q, though it was drawn Q times on
 average.
 
-Words are drawn with replacement, or different ones (`record.replacement`): `Tries` draws with replacement, of which
+Words are drawn with replacement, or different ones (`record.replacement`): `num_draws` draws with replacement, of which
 equal ones count once. Shapes are then fixed, nothing costs time in the size of the vocabulary, and the expected count Q
 of a word is exact:
 
@@ -38,7 +38,7 @@ from bnce.kernels import usable
 from bnce.losses.loss import OutputBatch
 from bnce.losses.scored import Block, finish, scored, scores, shares_
 from bnce.machine.precision import at_least_float32
-from bnce.noise import Noise, Tries
+from bnce.noise import Noise
 
 LEAST = -1e30  # stands for ln 0 where two of them would be subtracted
 
@@ -46,18 +46,18 @@ LEAST = -1e30  # stands for ln 0 where two of them would be subtracted
 def sampled_softmax(batch: OutputBatch, record: Any) -> Tensor:
     """Compute the sampled softmax loss of every position (T, B).
 
-    `batch.loss_state` are the `Tries` that different words are drawn by; None: words are drawn with replacement.
+    `batch.loss_state` is the number of draws that give different words; None: words are drawn with replacement.
     """
-    words, tries = batch.words(), batch.loss_state
-    word_C = batch.noise.sample((record.num_noise if tries is None else tries.num_draws,))
+    words, num_draws = batch.words(), batch.loss_state
+    word_C = batch.noise.sample((num_draws or record.num_noise,))
     is_word_C = None
-    if tries is not None:
-        word_C, is_word_C = first_of_each(word_C, tries.max_distinct)
+    if num_draws is not None:
+        word_C, is_word_C = first_of_each(word_C, batch.noise.max_distinct(num_draws))
     # Targets and drawn words are read together: one gather from a table gives one gradient.
     word_M = torch.cat([words.target_TB.reshape(-1), word_C])
     sizes = words.target_TB.numel(), len(word_C)
     weight_MD, bias_M = batch.output_rows(word_M)
-    offset_M = at_least_float32(bias_M) - log_expected(batch.noise, word_M, record.num_noise, tries)
+    offset_M = at_least_float32(bias_M) - log_expected(batch.noise, word_M, record.num_noise, num_draws)
     (own_weight_ND, weight_CD), (own_offset_N, offset_C) = weight_MD.split(sizes), offset_M.split(sizes)
     hidden_ND = at_least_float32(batch.hidden_TBD.flatten(0, 1))
     with torch.autocast(hidden_ND.device.type, enabled=False):  # which would make it a narrow product
@@ -65,10 +65,10 @@ def sampled_softmax(batch: OutputBatch, record: Any) -> Tensor:
     return scored(
         batch,
         words,
-        functools.partial(ranking, word_C=None if tries is None else word_C),
+        functools.partial(ranking, word_C=None if num_draws is None else word_C),
         tables=(weight_CD, offset_C if is_word_C is None else offset_C.where(is_word_C, -torch.inf)),
         own_TB=own_N.view(words.target_TB.shape),
-        rows=() if tries is None else (words.target_TB,),
+        rows=() if num_draws is None else (words.target_TB,),
     )
 
 
@@ -105,10 +105,10 @@ def first_of_each(drawn_K: Tensor, num_columns: int) -> tuple[Tensor, Tensor]:
     return word_C, torch.arange(num_columns, device=drawn_K.device) < is_first_K.sum()
 
 
-def log_expected(noise: Noise, words: Tensor, num_noise: int, tries: Tries | None) -> Tensor:
+def log_expected(noise: Noise, words: Tensor, num_noise: int, num_draws: int | None) -> Tensor:
     """Compute ln Q: how often each word is expected among those drawn."""
     log_prob = noise.log_prob(words)
-    if tries is None:
+    if num_draws is None:
         return log_prob + math.log(num_noise)
-    log_missing = tries.num_draws * torch.log1p(-log_prob.exp())
+    log_missing = num_draws * torch.log1p(-log_prob.exp())
     return torch.log(-torch.expm1(log_missing))

@@ -18,7 +18,7 @@ def build_body(model: ModelConfig) -> Body:
     """Build the body that a model's settings describe."""
     model = model.settled()
     sizes = {name: getattr(model, name) for name in model.__struct_fields__}
-    body: Body = load(model.code)(**sizes, **model.options)
+    body: Body = load(model.code)(**sizes)
     return body
 
 

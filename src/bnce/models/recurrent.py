@@ -23,8 +23,6 @@ SHARED_STATES = 1.1
 # Pairs that go through a step together on a CPU: the gates of more do not stay in its cache, and need new memory.
 PART_PAIRS = 256
 
-CELLS: dict[str, type[nn.RNN | nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM}
-
 
 class Recurrent(Body):
     """Recurrent layers over embedded words, then, if asked for, a narrower ReLu layer before the output."""
@@ -33,7 +31,7 @@ class Recurrent(Body):
 
     def __init__(
         self,
-        cell: str,
+        cell: type[nn.RNN | nn.LSTM],
         embedding_size: int,
         hidden_size: int,
         bottleneck_size: int | None = None,
@@ -41,9 +39,9 @@ class Recurrent(Body):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.cell = CELLS[cell](embedding_size, hidden_size)
+        self.cell = cell(embedding_size, hidden_size)
         # Not in one list with the first, whose weights have had their names since there was but one layer.
-        self.upper = nn.ModuleList(CELLS[cell](hidden_size, hidden_size) for _ in range(num_layers - 1))
+        self.upper = nn.ModuleList(cell(hidden_size, hidden_size) for _ in range(num_layers - 1))
         self.bottleneck = None if bottleneck_size is None else nn.Linear(hidden_size, bottleneck_size)
         if self.bottleneck is not None:
             nn.init.kaiming_uniform_(self.bottleneck.weight, nonlinearity="relu")
@@ -91,7 +89,7 @@ class Recurrent(Body):
         return hidden_BD if self.bottleneck is None else torch.relu(self.bottleneck(hidden_BD)), _join(lasts)
 
 
-rnn, lstm = partial(Recurrent, "rnn"), partial(Recurrent, "lstm")
+rnn, lstm = partial(Recurrent, nn.RNN), partial(Recurrent, nn.LSTM)
 
 
 def dense_relu(input: Tensor, weight_DE: Tensor, bias_D: Tensor) -> Tensor:

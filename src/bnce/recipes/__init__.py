@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from bnce.errors import UserError, shown, unknown_name
-from bnce.registry import KNOWN, find
-from bnce.settings import DEFAULTS, SECTIONS, RunConfig, Setting, apply_setting, check_table, from_tables, read_tables
+from bnce.errors import UserError, unknown_name
+from bnce.registry import KNOWN, check_keys, convert, find
+from bnce.settings import DEFAULTS, SECTIONS, RunConfig, Setting, Table, as_tables, from_tables, lay, read_tables
 
 _VARIANTS = {"models": "model", "losses": "loss", "optimisers": "optimiser", "corpora": "training"}
+_NAMES = {section: {"name": getattr(DEFAULTS, section).name} for section in KNOWN}
 _SHIPPED = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
-Table = dict[str, Any]
+_TEXTS = ("base", "corpus")
 
 
 def recipe_names() -> list[str]:
@@ -40,26 +40,20 @@ def load_recipe(
     The corpus, unless one is named, is the recipe's own. Settings `of_several` runs are left out where only other
     models, losses or optimisers have them, as those of a recipe are.
     """
-    recipe = _read(name)
-    given: Table = {section: {} for section in SECTIONS}
-    for setting in settings:
-        apply_setting(given, setting)
-    model = model or recipe["model"].get("name", DEFAULTS.model.name)
-    loss = loss or recipe["loss"].get("name", DEFAULTS.loss.name)
+    recipe, given = lay(_NAMES, _read(name)), as_tables(settings)
+    model, loss = model or recipe["model"]["name"], loss or recipe["loss"]["name"]
     corpus = corpus or recipe.get("corpus", "")
-    of_model, of_loss = recipe["models"].get(str(model), {}), recipe["losses"].get(str(loss), {})
-    rates = {**of_model.pop("optimiser", {}), **of_loss.pop("optimiser", {})}
-    chosen = {"name": DEFAULTS.optimiser.name, **recipe["optimiser"], **rates, **given["optimiser"]}["name"]
-    resolved: Table = {
-        "model": {**recipe["model"], **of_model, "name": model},
-        "loss": {**recipe["loss"], **of_loss, "name": loss},
-        "optimiser": {**recipe["optimiser"], **recipe["optimisers"].get(str(chosen), {}), **rates, "name": chosen},
-        "training": {**recipe["training"], **recipe["corpora"].get(str(corpus), {})},
-    }
-    for section, table in resolved.items():
-        own = _fitting(section, table | given[section]) if of_several else _fitting(section, table) | given[section]
-        resolved[section] = own
-    return from_tables({"recipe": Path(name).stem, "corpus": corpus, **resolved}, name)
+    own: Table = {"model": {"name": model}, "loss": {"name": loss}}
+    for key, variant in (("models", model), ("losses", loss), ("corpora", corpus)):
+        table = recipe[key].get(str(variant), {})
+        own = lay(own, {"optimiser": table.pop("optimiser", {}), _VARIANTS[key]: table})
+    optimiser = lay(recipe, own, given)["optimiser"]["name"]
+    rates = recipe["optimisers"].get(str(optimiser), {})
+    resolved = lay(recipe, {"optimiser": rates}, own, {"optimiser": {"name": optimiser}})
+    for section in SECTIONS:
+        table, on_top = resolved[section], given[section]
+        own[section] = _fitting(section, table | on_top) if of_several else _fitting(section, table) | on_top
+    return from_tables({"recipe": Path(name).stem, "corpus": corpus, **own}, name)
 
 
 def _fitting(section: str, table: Table) -> Table:
@@ -82,27 +76,20 @@ def _read(name: str, above: tuple[str, ...] = ()) -> Table:
         raise unknown_name("recipe", name, _SHIPPED)
     if (real := os.path.realpath(path)) in above:
         raise UserError(f"Recipe '{name}' is its own base ({' → '.join((*above, real))}): give another base.")
-    tables = read_tables(path)
-    check_table(tables, (*SECTIONS, *_VARIANTS, "base", "corpus"), name, "key")
-    for key in SECTIONS:
-        check_table(tables.setdefault(key, {}), None, f"{name}: [{key}]")
+    tables = {key: {} for key in (*SECTIONS, *_VARIANTS)} | read_tables(path)
+    check_keys(tables, (*SECTIONS, *_VARIANTS, *_TEXTS), f"setting in {name}:")
+    for key, value in tables.items():
+        convert(value, str if key in _TEXTS else Table, f"{name}: {key}")
     for key, section in _VARIANTS.items():
-        check_table(tables.setdefault(key, {}), KNOWN.get(section), f"{name}: [{key}]", section)
+        if section in KNOWN:
+            check_keys(tables[key], KNOWN[section], f"{section} in {name}: [{key}]:")
         for variant, table in tables[key].items():
-            check_table(table, None, f"{name}: [{key}.{variant}]")
-            check_table(table.get("optimiser", {}), None, f"{name}: [{key}.{variant}.optimiser]")
+            own = convert(table, Table, f"{name}: {key}.{variant}")
+            convert(own.get("optimiser", {}), Table, f"{name}: {key}.{variant}.optimiser")
     if (base := tables.pop("base", None)) is None:
         return tables
-    if not isinstance(base, str):
-        raise UserError(f"{name}: base is {shown(base)}: it must be the name or the path of one recipe.")
     below = _read(base if base in _SHIPPED else str(path.parent / base), (*above, real))
     for rates in below["optimisers"].values():  # the recipe goes before its base, even where that has rates
         for key in tables["optimiser"]:
             rates.pop(key, None)
-    return _laid(tables, below)
-
-
-def _laid(upper: Table, lower: Table) -> Table:
-    """Lay tables over others, key by key."""
-    both = {key for key, value in upper.items() if isinstance(value, dict) and isinstance(lower.get(key), dict)}
-    return {**lower, **upper, **{key: _laid(upper[key], lower[key]) for key in both}}
+    return lay(below, tables)

@@ -139,7 +139,9 @@ def assemble(
         names = [name for name in names if name not in others]
         if others:
             listed = ", ".join(map(shown, others))
-            left_out.append(f"Not used as scores: {listed}. Name one as {argument('scores')} or {argument('weight')} to use it.")
+            left_out.append(
+                f"Not used as scores: {listed}. Name one as {argument('scores')} or {argument('weight')} to use it."
+            )
     roles = role_names(names)
     utterances: dict[str, Utterance] = {}
     for where, key, text, scores, reference in rows:
