@@ -72,7 +72,7 @@ BAD = {
     "huge number": (put(b'{"text": "ba", "x": 1' + b"0" * 5000 + b"}\n"), "line 21 is not JSON", 40),
     "its own score": (
         put({"text": "ba", "perplexity": 1}),
-        "line 21 already has a field 'perplexity': rename it, or give scores_only=True.",
+        "line 21 already has a field 'perplexity': rename it, or give --scores-only.",
         40,
     ),
     "far too long": (put({"text": "ba " * 6_000_000}), "line 21 is longer than 16 MiB: give one record per line.", 40),
@@ -99,7 +99,7 @@ def test_one_sentence_and_the_others_go_on(
     told = refused("filter", trained, directory, "--out", out)
     assert sentence in told
     assert "bad." in told
-    assert told.endswith("To continue without it, give errors='skip'.")
+    assert told.endswith("To continue without it, give --errors skip.")
     # The shard before it is done, and no other is begun.
     written = [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()]
     assert sorted(written) == [".bnce/settings.json", "a.jsonl"]

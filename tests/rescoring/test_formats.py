@@ -139,7 +139,7 @@ def test_numbers_beside_scores_are_scores_only_by_name(
     ]
     path = save(tmp_path / "n.jsonl", [json.dumps({"utt": "u", "ref": "ba", "hyps": hypotheses})])
     told = bnce("rescore", trained, path).stderr
-    assert "Not used as scores: 'ntok', 'ctc'. Name one as scores or weight to use it." in told
+    assert "Not used as scores: 'ntok', 'ctc'. Name one as --scores or --weight to use it." in told
     tuned = bnce("rescore", trained, "--tune", path, "--json").json
     assert (tuned["scores"], tuned["left_out"]) == (["am"], [told.splitlines()[1]])
     assert not {"ntok", "ctc"} & set(tuned["tuning"]["weights"])

@@ -93,7 +93,7 @@ def build_body(config: BnceConfig) -> Body:
         return Transformer(*sizes, config.num_layers, config.num_heads, config.context, config.dropout)
     cell = config.body.removeprefix("relu-")
     bottleneck = None if cell == config.body else config.bottleneck_size
-    return Recurrent(cell, *sizes, bottleneck, config.num_layers, config.dropout)
+    return Recurrent(nn.RNN if cell == "rnn" else nn.LSTM, *sizes, bottleneck, config.num_layers, config.dropout)
 
 
 class OutputTable(nn.Module):

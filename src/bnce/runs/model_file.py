@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from bnce.errors import UserError, argument
 from bnce.files import parse_object
 from bnce.machine.packages import missing
+from bnce.registry import Lstm, ReluLstm
 from bnce.runs.directory import MODEL_FILE, Run
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def open_network(run: Run, device: str = "cpu", precision: str = "float32", *, i
         device = str(choose_device(device))
     network: Network
     model, loss = run.config.model, run.config.loss
-    prefers_torch = is_for_much and has_torch and "lstm" in model.name
+    prefers_torch = is_for_much and has_torch and isinstance(model, Lstm | ReluLstm)
     if device == "cpu" and precision == "float32" and can_compute(model, loss) and not prefers_torch:
         path = _model_path(run)
         metadata = _check_owner(run, read_metadata(path))
