@@ -128,7 +128,7 @@ def time_steps(corpus: Path, num_threads: int, model: str, loss: str, precision:
     from bnce.corpus.streams import open_streams, training_streams
     from bnce.machine.processes import World
     from bnce.machine.threads import use_threads
-    from bnce.optimisers.schedule import Schedule
+    from bnce.optimisers.optimiser import Schedule
     from bnce.recipes import load_recipe
     from bnce.training.step import TrainingStep
 

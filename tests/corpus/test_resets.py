@@ -8,8 +8,7 @@ import torch
 from small_corpus import END
 from torch import Tensor
 
-from bnce.corpus.resets import Resets, scatter
-from bnce.corpus.streams import DeviceStreams, Streams
+from bnce.corpus.streams import DeviceStreams, Resets, Streams, scatter
 
 NUM_STREAMS, NUM_WORDS = 6, 6 * 100
 

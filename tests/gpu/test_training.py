@@ -12,8 +12,7 @@ from torch import Tensor
 
 from benchmarks.bench import bench
 from bnce import OutputLayer
-from bnce.corpus.resets import Resets
-from bnce.corpus.streams import PrefetchedStreams, Streams, open_streams
+from bnce.corpus.streams import PrefetchedStreams, Resets, Streams, open_streams
 from bnce.kernels.hopper import persistent
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products

@@ -9,8 +9,7 @@ import pytest
 import torch
 from small_corpus import random_ids, small_config, small_model
 
-from bnce.corpus.resets import Resets
-from bnce.corpus.streams import Streams
+from bnce.corpus.streams import Resets, Streams
 from bnce.machine.processes import World
 from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
 

@@ -18,8 +18,7 @@ from small_corpus import Watcher, random_ids, small_config, small_model, write_c
 from torch import Tensor
 
 from bnce import Corpus, UserError
-from bnce.corpus.resets import Resets
-from bnce.corpus.streams import Chunk, Streams
+from bnce.corpus.streams import Chunk, Resets, Streams
 from bnce.errors import DivergedError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel

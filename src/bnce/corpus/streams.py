@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from bnce.errors import UserError
 from bnce.settings import TrainingConfig
 
 SORTED_AT_ONCE = 2**24  # words
+BITS = 32  # of the number that a place in a text is turned into
 
 
 @dataclass(frozen=True)
@@ -203,3 +204,40 @@ def open_streams(
             return DeviceStreams(ids, batch_size, num_steps, num_context, device, columns)
         return PrefetchedStreams(ids, batch_size, num_steps, num_context, columns)
     return Streams(ids, batch_size, num_steps, num_context, columns)
+
+
+class Resets:
+    """Chooses sentence ends at which training begins a text anew, as the scoring of a sentence does.
+
+    Each is chosen with probability `rate`, by the seed, the epoch and the place in the text, and by nothing else: not by
+    the machine, by how streams are shared among processes, or by where a run was interrupted.
+    """
+
+    def __init__(self, streams: Streams, rate: float, seed: int) -> None:
+        self.streams, self.rate, self.seed = streams, rate, seed
+        self._place_LB: Tensor | None = None  # of the first chunk's words
+
+    def choose(self, chunk: Chunk, index: int, epoch: int) -> Chunk:
+        """Add the resets of chunk `index` of an epoch: they are before words that are `</s>`."""
+        num_rows, device = len(chunk.input_LB), chunk.input_LB.device
+        if self._place_LB is None or self._place_LB.device != device:
+            streams = self.streams
+            start_B = (np.arange(streams.batch_size) * streams.stream_length)[streams.columns]
+            place_LB = np.arange(-1 - streams.num_context, streams.num_steps - 1)[:, None] + start_B
+            self._place_LB = torch.from_numpy(place_LB).to(device)
+        key = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
+        number_LB = scatter(self._place_LB[:num_rows] + index * self.streams.num_steps, key)
+        # Compared as whole numbers, which are the same everywhere.
+        reset_LB = (number_LB < round(self.rate * 2**BITS)) & (chunk.input_LB == END)
+        if chunk.input_LB.is_pinned():
+            reset_LB = reset_LB.pin_memory()  # so that it goes to the GPU as the words do
+        return replace(chunk, reset_LB=reset_LB)
+
+
+def scatter(place: Tensor, key: int) -> Tensor:
+    """Turn places into numbers of 32 bits that look drawn by chance: C. Wellons' two-round hash, [15 12 15]."""
+    number: Tensor = (place & (2**BITS - 1)) ^ key
+    # Both factors are below 2**31, so that no product exceeds 63 bits.
+    for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
+        number = ((number ^ (number >> shift)) * factor) & (2**BITS - 1)
+    return number ^ (number >> 15)

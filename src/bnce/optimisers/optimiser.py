@@ -8,8 +8,9 @@ Legend: V rows of a table, N touched rows, D columns.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,11 @@ from bnce.registry import OptimiserConfig, RowwiseAdagradConfig, RowwiseAdamConf
 BETAS = (0.9, 0.99)
 EPSILON = 1e-8
 INITIAL_ACCUMULATOR = 1e-10  # of row-wise Adagrad, so that the first gradient of a row is never divided by 0
+# What is left of the rate when so much of the run is left.
+DECAYS: dict[str, Callable[[float], float]] = {
+    "linear": lambda left: left,
+    "cosine": lambda left: 0.5 - 0.5 * math.cos(math.pi * left),
+}
 
 
 def build_optimiser(
@@ -224,3 +230,48 @@ def adam_(
     square.mul_(betas[1]).addcmul_(grad, grad, value=1 - betas[1])
     first_total, second_total = (1 - beta**count for beta in betas)
     parameter.sub_((mean * (rate / first_total)).div_((square / second_total).sqrt_().add_(EPSILON)))
+
+
+class Schedule:
+    """The factor on the learning rates: halved when validation stops improving, or falling to nothing by the end."""
+
+    FLOOR = 0.003  # the last steps of a decay still move
+
+    def __init__(self, config: OptimiserConfig, total_steps: int) -> None:
+        self.config = config
+        self.set_total_steps(total_steps)
+        self.halvings = 0
+        self.epochs_without_better = 0
+        self.best = float("inf")
+
+    def set_total_steps(self, total_steps: int) -> None:
+        """Fit the decay to the length of the run, which is an estimate where that depends on the speed."""
+        self.total_steps = total_steps
+        self.warmup_steps = min(self.config.warmup_steps, total_steps // 2)  # a short run warms up for its first half
+
+    def factor(self, step: int) -> float:
+        """Compute the factor for the step with this number, counted from 0."""
+        if self.config.schedule == "halve":
+            return 0.5**self.halvings
+        warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        left = DECAYS[self.config.schedule](1.0 - step / self.total_steps)
+        return warm * max(self.FLOOR, left)
+
+    def end_epoch(self, perplexity: float) -> None:
+        """Note an epoch's validation perplexity; `patience` epochs without a better one halve the rate."""
+        if perplexity < self.best:
+            self.best, self.epochs_without_better = perplexity, 0
+            return
+        self.epochs_without_better += 1
+        if self.epochs_without_better >= self.config.patience:
+            self.halvings, self.epochs_without_better = self.halvings + 1, 0
+
+    def state(self) -> dict[str, float]:
+        """Give what a resumed run needs."""
+        return {"halvings": self.halvings, "epochs_without_better": self.epochs_without_better, "best": self.best}
+
+    def load_state(self, state: dict[str, float]) -> None:
+        """Restore what `state` returned."""
+        self.halvings = int(state["halvings"])
+        self.epochs_without_better = int(state["epochs_without_better"])
+        self.best = float(state["best"])

@@ -20,15 +20,14 @@ import torch
 from torch import Tensor
 
 from bnce import files
-from bnce.corpus.resets import Resets
 from bnce.corpus.store import Corpus
-from bnce.corpus.streams import open_streams, training_streams
+from bnce.corpus.streams import Resets, open_streams, training_streams
 from bnce.errors import DivergedError
 from bnce.evaluation.evaluate import evaluate
 from bnce.machine.devices import describe_device, peak_memory_bytes, reset_peak_memory, synchronize
 from bnce.machine.processes import World
 from bnce.machine.signals import HeldSignals, Stopped, hold_signals
-from bnce.optimisers.schedule import Schedule
+from bnce.optimisers.optimiser import Schedule
 from bnce.runs.checkpoint import State, load_newest_state, save_state, state_file, state_files
 from bnce.runs.directory import CONFIG_FILE, Run
 from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
