@@ -88,7 +88,6 @@ ROOM_ORDERS = {
         "prepare",
         "opening",
         "streams",
-        "resets",
         "audit",
     ],
 }

@@ -209,7 +209,7 @@ def open_streams(
 class Resets:
     """Chooses sentence ends at which training begins a text anew, as the scoring of a sentence does.
 
-    Each is chosen with probability `rate`, by the seed, the epoch and the place in the text, and by nothing else: not by
+    Each is chosen with probability `rate`, by the seed, the epoch and the place in the text, and nothing else: not by
     the machine, by how streams are shared among processes, or by where a run was interrupted.
     """
 
