@@ -7,7 +7,6 @@ import gc
 import os
 import sys
 
-from bnce.machine.packages import MissingPackageError, explain_missing
 from bnce.machine.signals import Stopped, raise_on_signals
 
 # Turns of a waiting OpenMP thread's loop before it sleeps: microseconds. GNU's runtime has it spin for milliseconds.
@@ -30,6 +29,8 @@ def main() -> None:
 
             run()
     except ModuleNotFoundError as error:
+        from bnce.machine.packages import MissingPackageError, explain_missing
+
         explained = explain_missing(error, "The command line")
         if not isinstance(explained, MissingPackageError):
             raise

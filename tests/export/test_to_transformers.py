@@ -33,6 +33,8 @@ def modules_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         place = str(tmp_path_factory.mktemp("modules"))
         patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", place)
         patch.setattr(sys, "path", list(sys.path))
+        for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+            patch.delitem(sys.modules, name)  # of another test's cache
         transformers.utils.logging.disable_progress_bar()
         yield
 

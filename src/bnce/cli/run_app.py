@@ -14,7 +14,6 @@ import typer
 
 from bnce.cli.completion import complete_setting
 from bnce.errors import UserError
-from bnce.machine.packages import explain_missing
 
 PROGRAM = "bnce"
 MAX_NUMBER = 2**63 - 1
@@ -68,6 +67,8 @@ def run_app(app: typer.Typer) -> None:
     except _CommandLineError as error:
         raise UserError(_sentence(error, arguments, command)) from error
     except ModuleNotFoundError as error:
+        from bnce.machine.packages import explain_missing
+
         raise explain_missing(error, command, arguments[0]) from error
     # A command gives nothing back; typer.Exit comes back as its status.
     sys.exit(status or 0)

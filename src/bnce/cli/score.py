@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bnce.scoring.results import Sums, WordScores
 
 CHECKED, NUM_CHECKED = "checked", 1000  # a mode, and at how many words it compares
+SHORT_BYTES = 2**20  # of a text that is scored before a progress bar would be seen
 FILE_HELP = "Text, one sentence per line, or records (.jsonl, .parquet); - for standard input."
 SPELT = (
     "A word outside the vocabulary has the probability p(<unk>) times that of its spelling, so every word counts. "
@@ -150,8 +151,8 @@ def score(
                 yield from (model.sums(block, mode=used) for block in blocks)
 
     num_bytes = source_bytes(text)
-    # No bar among the results.
-    hides = not num_bytes or (sys.stdout.isatty() and sys.stderr.isatty())
+    # No bar among the results, and none that would be gone before it is seen.
+    hides = num_bytes < SHORT_BYTES or (sys.stdout.isatty() and sys.stderr.isatty())
     with contextlib.nullcontext() if hides else shown_progress(f"scoring {text}") as progress:
         for found in scored():
             sums = found.sums() if isinstance(found, WordScores) else found

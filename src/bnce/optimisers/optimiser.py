@@ -240,9 +240,7 @@ class Schedule:
     def __init__(self, config: OptimiserConfig, total_steps: int) -> None:
         self.config = config
         self.set_total_steps(total_steps)
-        self.halvings = 0
-        self.epochs_without_better = 0
-        self.best = float("inf")
+        self.halvings, self.epochs_without_better, self.best = 0, 0, math.inf
 
     def set_total_steps(self, total_steps: int) -> None:
         """Fit the decay to the length of the run, which is an estimate where that depends on the speed."""
@@ -272,6 +270,5 @@ class Schedule:
 
     def load_state(self, state: dict[str, float]) -> None:
         """Restore what `state` returned."""
-        self.halvings = int(state["halvings"])
-        self.epochs_without_better = int(state["epochs_without_better"])
+        self.halvings, self.epochs_without_better = int(state["halvings"]), int(state["epochs_without_better"])
         self.best = float(state["best"])

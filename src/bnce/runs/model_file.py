@@ -20,7 +20,6 @@ from safetensors import SafetensorError, safe_open
 
 from bnce.errors import UserError, argument
 from bnce.files import parse_object
-from bnce.machine.packages import missing
 from bnce.registry import Lstm, ReluLstm
 from bnce.runs.directory import MODEL_FILE, Run
 
@@ -109,6 +108,8 @@ def open_network(run: Run, device: str = "cpu", precision: str = "float32", *, i
             raise UserError(f"'{path}' does not fit the run's config.toml and vocab.txt: {error}") from error
     else:
         if not has_torch:
+            from bnce.machine.packages import missing
+
             raise missing("torch", f"'{run.path}', a {model.name} with {loss.name} on '{device}',", "layer")
         from bnce.engine.torch_network import TorchNetwork
 
