@@ -17,7 +17,7 @@ import pytest
 
 from tests.scoring.arpa import write_arpa
 
-NUM_LINES = 300
+NUM_LINES = 20_000  # enough for a bar
 
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def run_on_terminal(out: Any, *arguments: object) -> tuple[subprocess.CompletedP
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
-    path.write_text("".join(f"a model was {number}\n" for number in range(NUM_LINES)), encoding="utf-8")
+    path.write_text("".join(f"a model was {number:050}\n" for number in range(NUM_LINES)), encoding="utf-8")
     return path
 
 

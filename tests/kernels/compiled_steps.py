@@ -133,16 +133,18 @@ def rules() -> None:
         for extra in (None, torch.ones(1, B)):
             product_PRM, offset_PM = torch.randn(1, B, 1040, dtype=dtype), torch.randn(1, 1040)
             row_1B = torch.arange(B).view(1, B)
-            block = Block(product_PRM, product_PRM, offset_PM, extra, extra, torch.randn(1, B), (row_1B,))
+            block = Block(product_PRM, product_PRM, offset_PM, extra, torch.randn(1, B), (row_1B,))
             batch_nce.classification(block)
             softmax.cross_entropies(block, penalty=0.0)
             softmax.cross_entropies(block, penalty=0.1)
             sampled_softmax.ranking(block)
             sampled_softmax.ranking(block, torch.randint(V, (1033,)))
-            block, count_U = block._replace(rows=(row_1B.int(), row_1B)), torch.ones(1033, dtype=torch.int32)
+            shifts, count_U = (() if extra is None else (extra,)), torch.ones(1033, dtype=torch.int32)
+            block = block._replace(rows=(row_1B.int(), row_1B, *shifts))
+            stream_TB = torch.arange(B).expand(T, B)
             for beta in (0.0, 0.5, 1.0):
-                for own in (column_TB, torch.zeros(1033, dtype=torch.int64)):
-                    chunk.classification_or_ranking(block, count_U, own, beta=beta, penalty=0.1)
+                for own in (column_TB, None):
+                    chunk.classification_or_ranking(block, count_U, own, stream_TB, beta=beta, penalty=0.1)
 
 
 def started_kernels() -> list[str]:
