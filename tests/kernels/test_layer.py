@@ -78,7 +78,8 @@ def test_a_bound_by_the_noise_and_several_blocks(
 ) -> None:
     hidden, target, _ = chunk
     monkeypatch.setattr(chunk_loss, "MIN_MERGED", 1)
-    monkeypatch.setitem(scored.MAX_SCORES, hidden.device.type, 7 * 128)  # seven positions at once
+    for limits in (scored.MAX_SCORES, scored.MAX_EXACT):
+        monkeypatch.setitem(limits, hidden.device.type, 7 * 128)  # seven positions at once
     hold(make(hidden.device, "chunk-bnce"), no_worse, hidden, target)
 
 

@@ -61,7 +61,7 @@ WEIGHTS = {
 @pytest.fixture(params=["one block", "several blocks"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "several blocks":
-        for limits in (scored.MAX_SCORES, scored.MAX_LOGITS):
+        for limits in (scored.MAX_SCORES, scored.MAX_EXACT, scored.MAX_LOGITS):
             monkeypatch.setitem(limits, "cpu", 40)
 
 
@@ -329,7 +329,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("name", ["bnce", "chunk-bnce", "chunk-softmax", "softmax", "sampled-softmax"])
 def test_uneven_weights_need_no_more_memory_than_a_block(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most a block, or what has the size of the hidden rows; never all scores, be it of one time step."""
-    for limits in (scored.MAX_SCORES, scored.MAX_LOGITS):
+    for limits in (scored.MAX_SCORES, scored.MAX_EXACT, scored.MAX_LOGITS):
         monkeypatch.setitem(limits, "cpu", 2000)
     layer = build(name)
     hidden_TBD = torch.randn(1, 300, D, dtype=torch.float64).requires_grad_()
